@@ -1,0 +1,145 @@
+"""What every model is: parameters from data, a loss for a batch, vectors whose inner product is the score.
+
+A model costs one file: a config class, a `Model` subclass, one line in `coheat.models.MODELS`, one
+preset. Training, evaluation, artifacts, the command line and the contract tests pick it up from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from coheat.config import Settings
+from coheat.data.dataset import BundleData, Indices, Sparse
+from coheat.data.sampling import Triples, triples
+from coheat.errors import ConfigError
+from coheat.rng import Randomness
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class ModelConfig(Settings):
+    """Settings that every trained model has; a model adds its own."""
+
+    embedding_size: int = Field(64, ge=1, description="width d of the learned vectors")
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size")
+    weight_decay: float = Field(0.0, ge=0, description="L2 weight, applied by Adam to all parameters")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands: `epoch` counts from 1 to `epochs`."""
+
+    epoch: int
+    epochs: int
+
+    @property
+    def fraction(self) -> float:
+        return self.epoch / self.epochs
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What a trained model is outside of training: score(u, b) = users[u] . bundles[b].
+
+    Where `items` is given, a bundle never seen in training has the vector
+    sum of its items' rows / size ** size_exponent, so it can be served from its items alone.
+    """
+
+    users: Tensor
+    bundles: Tensor
+    items: Tensor | None = None
+    size_exponent: float = 1.0
+
+    def new_bundles(self, bundle_item: Sparse) -> Tensor:
+        """Vectors (n, d) of bundles known only by their items (n, n_items)."""
+        if self.items is None:
+            raise ConfigError("this model has no vectors for bundles it was not trained on")
+        sizes = np.maximum(np.diff(bundle_item.indptr), 1).astype(np.float32) ** self.size_exponent
+        pooled = bundle_item @ self.items.detach().cpu().numpy()
+        return torch.from_numpy((pooled / sizes[:, None]).astype(np.float32))
+
+
+class Scorer(Protocol):
+    """Scores of all bundles for some users; what evaluation ranks."""
+
+    def scores(self, users: Indices) -> FloatArray:
+        """A fresh float32 array (len(users), n_bundles); the caller may overwrite it."""
+        ...
+
+
+class VectorScorer:
+    """Scores as inner products of two fixed matrices."""
+
+    def __init__(self, vectors: Vectors):
+        self.users = vectors.users.detach().cpu().contiguous()
+        self.bundles_transposed = vectors.bundles.detach().cpu().t().contiguous()
+
+    def scores(self, users: Indices) -> FloatArray:
+        product: FloatArray = (self.users[torch.from_numpy(users)] @ self.bundles_transposed).numpy()
+        return product
+
+
+class Model(nn.Module):
+    """Base of all models. Subclasses set `Config`, build parameters in `__init__`, and write `loss` and `vectors`."""
+
+    Config: ClassVar[type[Settings]] = ModelConfig
+    places_cold_bundles: ClassVar[bool] = False
+    """Whether a bundle without training interactions gets a meaningful score."""
+
+    def __init__(self, data: BundleData, config: Settings, rng: Randomness):
+        super().__init__()
+        self.data = data
+        self.config: Any = config
+        self.rng = rng
+        self.progress = Progress(0, 1)
+
+    def begin_epoch(self, progress: Progress) -> None:
+        """Called before each epoch's batches; schedules and per-epoch draws go here."""
+        self.progress = progress
+
+    def batches(self, batch_size: int) -> Iterator[Triples]:
+        """This epoch's batches: every training interaction once, shuffled, with one negative each."""
+        rng = self.rng.generator("batches", self.progress.epoch)
+        return triples(self.data.user_bundle, batch_size, rng)
+
+    def n_batches(self, batch_size: int) -> int:
+        """How many batches `batches` yields, for the progress bar."""
+        return max(self.data.user_bundle.nnz // batch_size, 1)
+
+    def loss(self, batch: Triples) -> dict[str, Tensor]:
+        """Named terms, already weighted; their sum is minimised."""
+        raise NotImplementedError
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Adam over all parameters unless a model needs otherwise; an untrained model has none."""
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        if not parameters:
+            return []
+        settings = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
+        return [torch.optim.Adam(parameters, fused=True, **settings)]
+
+    def step(self, batch: Triples, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+        """One optimisation step; models with alternating optimisers override it."""
+        (optimizer,) = optimizers
+        optimizer.zero_grad(set_to_none=True)
+        terms = self.loss(batch)
+        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return {name: term.detach() for name, term in terms.items()}
+
+    def vectors(self) -> Vectors:
+        """The vectors that score with full graphs and no dropout, as of the current epoch."""
+        raise NotImplementedError
+
+    def scorer(self) -> Scorer:
+        """Scores for evaluation; models without an inner-product form override it."""
+        with torch.no_grad():
+            return VectorScorer(self.vectors())
