@@ -88,7 +88,7 @@ class VectorScorer:
 
 
 class Model(nn.Module):
-    """Base of all models. Subclasses set `Config`, build parameters in `__init__`, and write `loss` and `vectors`."""
+    """Base of all models: set `Config`, build parameters in `__init__`, write `loss` and `vectors`."""
 
     Config: ClassVar[type[Settings]] = ModelConfig
     places_cold_bundles: ClassVar[bool] = False
