@@ -3,5 +3,13 @@
 from __future__ import annotations
 
 from coheat.models.base import Model
+from coheat.models.coheat import CoHeat
+from coheat.models.counting import Counting
+from coheat.models.popularity import Popularity
 
-MODELS: dict[str, type[Model]] = {}
+MODELS: dict[str, type[Model]] = {
+    "coheat": CoHeat,
+
+    "counting": Counting,
+    "popularity": Popularity,
+}
