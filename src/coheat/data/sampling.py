@@ -69,16 +69,22 @@ def draw_negatives(
 
 
 def triples(
-    user_bundle: Sparse, batch_size: int, rng: np.random.Generator, candidates: Indices | None = None
+    user_bundle: Sparse,
+    batch_size: int,
+    rng: np.random.Generator,
+    candidates: Indices | None = None,
+    drop_last: bool = True,
 ) -> Iterator[Triples]:
-    """Every interaction once in random order, with one negative; the last incomplete batch is dropped.
+    """Every interaction once in random order, with one negative drawn from `candidates` (default: all).
 
-    Where there are fewer interactions than `batch_size`, all of them make the one batch.
+    With `drop_last`, the last incomplete batch is left out; where there are fewer interactions than
+    `batch_size`, all of them make the one batch.
     """
     all_users, all_bundles = pairs(user_bundle)
     order = rng.permutation(len(all_users))
     users, positives = all_users[order], all_bundles[order]
     negatives = draw_negatives(user_bundle, users, rng, candidates)
-    for start in range(0, max(len(users) - batch_size, 0) + 1, batch_size):
+    end = max(len(users) - batch_size, 0) + 1 if drop_last else len(users)
+    for start in range(0, end, batch_size):
         part = slice(start, start + batch_size)
         yield Triples(users[part], positives[part], negatives[part])

@@ -1,0 +1,73 @@
+"""Run a compiled kernel over ranges of rows in a few threads.
+
+Kernels are compiled with `nogil`, so plain Python threads run them side by side. This keeps numba's own
+threading layers out of the process: nothing to configure, nothing that breaks after a fork, and each
+kernel compiles in a fraction of the time that `parallel=True` needs. Every kernel writes only to its own
+range, in a fixed order, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALL = 20_000
+"""Below this much work (edges, elements) a second thread costs more than it saves."""
+
+
+def n_threads() -> int:
+    """Threads to use: all cores this process may run on."""
+    return max(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 1)
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:  # one per process: threads do not survive a fork
+    return ThreadPoolExecutor(n_threads(), thread_name_prefix="coheat-kernel")
+
+
+def run_tasks(tasks: list[Callable[[], Any]]) -> None:
+    """Run independent tasks side by side and wait for all; the first failure is raised."""
+    if len(tasks) == 1:
+        tasks[0]()
+        return
+    futures = [_pool(os.getpid()).submit(task) for task in tasks[1:]]
+    tasks[0]()  # this thread works too
+    wait(futures)
+    for future in futures:
+        future.result()
+
+
+def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *arguments: Any) -> None:
+    """Call kernel(start, stop, *arguments) for each range between neighbouring boundaries."""
+    run_tasks(
+        [
+            lambda a=int(a), b=int(b): kernel(a, b, *arguments)
+            for a, b in zip(boundaries[:-1], boundaries[1:], strict=True)
+            if b > a
+        ]
+        or [lambda: None]
+    )
+
+
+def even_ranges(n: int, work: int | None = None) -> npt.NDArray[np.int64]:
+    """Boundaries that cut range(n) into equal parts, or leave it whole where there is little work."""
+    parts = 1 if (n if work is None else work) < SMALL else n_threads()
+    return np.linspace(0, n, parts + 1).astype(np.int64)
+
+
+def balanced_ranges(indptr: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Boundaries between rows such that each part has about the same number of edges."""
+    n_rows, n_edges = len(indptr) - 1, int(indptr[-1])
+    if n_edges < SMALL:
+        return np.array([0, n_rows])
+    # A row costs about as much as four edges even when it has none.
+    parts = n_threads()
+    work = indptr + 4 * np.arange(n_rows + 1)
+    inner = np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1])
+    return np.concatenate([[0], inner, [n_rows]]).astype(np.int64)

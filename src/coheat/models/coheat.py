@@ -1,0 +1,338 @@
+"""CoHeat (Jeon, Lee, Yun, Kang; WWW 2024): popularity-based coalescence and curriculum heating.
+
+Two views of users and bundles. The *history view* h is a light graph convolution over who took which
+bundle. The *affiliation view* a is one over who has which item; there a bundle is the mean of its items.
+The score weighs them by how much history a bundle has:
+
+    y_ub = g_b <h_u, h_b> + (1 - g_b) <a_u, a_b>,   g_b = tanh(n_b / temperature),
+
+with n_b the training interactions of b, so a bundle that nobody took yet (n_b = 0) is scored by its items
+alone. The temperature rises from 1 to `max_temperature` over the epochs, temperature(t) =
+max_temperature ** (t / T): training starts with the easier history view and moves on to the other.
+
+    loss = BPR + contrast_weight * (alignment + uniformity of the two views) + L2
+
+Where the published figures were produced by something else than the paper's text says, an option of
+`CoHeatConfig` names the difference, and its default is what reproduces the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from coheat.data.dataset import BundleData, Indices
+from coheat.data.sampling import Triples, triples
+from coheat.graph.bipartite import BipartiteGraph, Direction, Mask, light_gcn, multiply
+from coheat.losses import alignment, bpr, uniformity
+from coheat.models.base import Model, ModelConfig, Progress, Vectors
+from coheat.rng import Randomness
+
+
+class CoHeatConfig(ModelConfig):
+    """Settings of CoHeat; the defaults are those of the paper's Youshu figures."""
+
+    weight_decay: float = Field(1e-4, ge=0, description="L2 weight (lambda_2)")
+    n_layers: int = Field(1, ge=1, description="layers K of both graph convolutions")
+    max_temperature: float = Field(1e4, gt=1, description="temperature of the last epoch (epsilon)")
+    contrast_weight: float = Field(0.1, ge=0, description="weight of alignment and uniformity (lambda_1)")
+    user_item_dropout: float = Field(0.5, ge=0, lt=1, description="share of user-item edges dropped")
+    user_bundle_dropout: float = Field(0.5, ge=0, lt=1, description="share of user-bundle edges dropped")
+    bundle_item_dropout: float = Field(
+        0.5, ge=0, lt=1, description="share of affiliations dropped in pooling"
+    )
+
+    # The paper's ablations.
+    coalescence: Literal["popularity", "constant"] = Field(
+        "popularity", description="history weight by popularity, or 0.5 for every bundle (CoHeat-PC)"
+    )
+    curriculum: Literal["heating", "anti", "fixed"] = Field(
+        "heating", description="temperature rises, falls (CH-Ant), or stays at its maximum (CH-Fix)"
+    )
+
+    # Where the published figures differ from the paper's text. Defaults reproduce the figures.
+    normalise_layers: bool = Field(
+        True, description="scale each propagated layer to length 1; the text sums layer k / (k + 1)"
+    )
+    share_users: bool = Field(True, description="one table of user vectors for both views; the text has two")
+    average_contrast: bool = Field(
+        True, description="average the contrast over users and bundles and over views; the text sums"
+    )
+    weight_decay_as: Literal["adam", "loss"] = Field(
+        "adam", description="L2 by Adam's weight decay; the text adds weight_decay * |parameters| to the loss"
+    )
+    dropout_redraw: Literal["batch", "epoch"] = Field(
+        "batch", description="draw the dropped edges anew for each batch; the text does not say"
+    )
+    dropout_directions: Literal["separate", "shared"] = Field(
+        "separate", description="drop each direction of an edge on its own; the text speaks of edges"
+    )
+    dropout_degrees: Literal["after", "before"] = Field(
+        "after", description="normalise by the degrees after dropping, or by those of the whole graph"
+    )
+    first_epoch: Literal[0, 1] = Field(
+        1, description="number of the first epoch in the temperature; the text has 0"
+    )
+    score_temperature: Literal["epoch", "maximum"] = Field(
+        "epoch", description="score with the temperature of the evaluated epoch; or with the maximum"
+    )
+    negatives: Literal["all", "warm"] = Field(
+        "all", description="draw negatives from all bundles, or from those with training interactions"
+    )
+    drop_last_batch: bool = Field(True, description="leave the last, incomplete batch of an epoch out")
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Which edges stay in one batch. Each graph's directions are named by the side that receives."""
+
+    history_users: Mask
+    history_bundles: Mask
+    affiliation_users: Mask
+    affiliation_items: Mask
+    pooling: Mask
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The distinct users and bundles of a batch, and where each of its entries stands among them.
+
+    Bundles that are positives come first; `positive_counts` says how often each of them is one.
+    """
+
+    users: Indices
+    user_counts: Tensor
+    user_at: Tensor
+    bundles: Indices
+    positive_counts: Tensor
+    positive_at: Tensor
+    negative_at: Tensor
+
+    @staticmethod
+    def of(batch: Triples, device: torch.device) -> Rows:
+        users, user_at, user_counts = np.unique(batch.users, return_inverse=True, return_counts=True)
+        positives, positive_at, positive_counts = np.unique(
+            batch.positives, return_inverse=True, return_counts=True
+        )
+        only_negatives = np.setdiff1d(batch.negatives, positives)
+        bundles = np.concatenate([positives, only_negatives])
+        order = np.argsort(bundles)
+        negative_at = order[np.searchsorted(bundles, batch.negatives, sorter=order)]
+
+        def tensor(array: Indices, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.from_numpy(array).to(device, dtype)
+
+        return Rows(
+            users,
+            tensor(user_counts, torch.float32),
+            tensor(user_at),
+            bundles,
+            tensor(positive_counts, torch.float32),
+            tensor(positive_at),
+            tensor(negative_at),
+        )
+
+
+@dataclass(frozen=True)
+class Views:
+    """Both views of some users and bundles, each (rows, d)."""
+
+    history_users: Tensor
+    history_bundles: Tensor
+    affiliation_users: Tensor
+    affiliation_bundles: Tensor
+    affiliation_items: Tensor
+
+
+class CoHeat(Model):
+    """See the module's text. Parameters: vectors of users (shared by the views), bundles and items."""
+
+    Config = CoHeatConfig
+    places_cold_bundles = True
+    temperature: Tensor
+    popularity: Tensor
+
+    def __init__(self, data: BundleData, config: CoHeatConfig, rng: Randomness):
+        super().__init__(data, config, rng)
+        self.users = self._table("users", data.n_users)
+        self.affiliation_user_table = None if config.share_users else self._table("item users", data.n_users)
+        self.bundles = self._table("bundles", data.n_bundles)
+        self.items = self._table("items", data.n_items)
+        self.register_buffer("temperature", torch.tensor(1.0, dtype=torch.float64))
+        self.register_buffer(
+            "popularity", torch.from_numpy(data.popularity.astype(np.float32)), persistent=False
+        )
+        self.history = BipartiteGraph(data.user_bundle)
+        self.affiliation = BipartiteGraph(data.user_item)
+        self.pooling = Direction(data.bundle_item, "mean")
+        self.warm_bundles = np.flatnonzero(data.popularity)
+        self._masks: Masks | None = None
+
+    def _table(self, name: str, n_rows: int) -> nn.Parameter:
+        table = torch.empty(n_rows, self.config.embedding_size)
+        nn.init.xavier_normal_(table, generator=self.rng.torch_generator(name))
+        return nn.Parameter(table)
+
+    def begin_epoch(self, progress: Progress) -> None:
+        super().begin_epoch(progress)
+        self.temperature.fill_(self.temperature_at(progress))
+        self.dropout_rng = self.rng.generator("dropout", progress.epoch)
+        self._masks = None
+
+    def temperature_at(self, progress: Progress) -> float:
+        """max_temperature ** (t / T); falling from T to 0 in CH-Ant, at its maximum in CH-Fix."""
+        config = self.config
+        fraction = (progress.epoch - 1 + config.first_epoch) / progress.epochs
+        if config.curriculum == "fixed":
+            fraction = 1.0
+        elif config.curriculum == "anti":
+            fraction = 1.0 - fraction
+        return float(config.max_temperature**fraction)
+
+    def facts(self) -> dict[str, float]:
+        """What the training history notes besides the losses."""
+        weights = self.history_weights(float(self.temperature))
+        warm = self.popularity > 0
+        return {
+            "temperature": float(self.temperature),
+            "history_weight": float(weights[warm].mean()) if warm.any() else 0.0,
+        }
+
+    def history_weights(self, temperature: float) -> Tensor:
+        """g_b of every bundle (n_bundles,): 0 without interactions, rising with popularity."""
+        if self.config.coalescence == "constant":
+            return torch.full_like(self.popularity, 0.5)
+        return torch.tanh(self.popularity / temperature)
+
+    def batches(self, batch_size: int) -> Iterator[Triples]:
+        rng = self.rng.generator("batches", self.progress.epoch)
+        candidates = self.warm_bundles if self.config.negatives == "warm" else None
+        return triples(self.data.user_bundle, batch_size, rng, candidates, self.config.drop_last_batch)
+
+    def draw_masks(self, rng: np.random.Generator) -> Masks:
+        """Which edges stay, drawn for each direction of each graph."""
+        config = self.config
+        history = self._draw_directions(self.history, config.user_bundle_dropout, rng)
+        affiliation = self._draw_directions(self.affiliation, config.user_item_dropout, rng)
+        return Masks(*history, *affiliation, self.pooling.draw_mask(config.bundle_item_dropout, rng))
+
+    def _draw_directions(
+        self, graph: BipartiteGraph, dropout: float, rng: np.random.Generator
+    ) -> tuple[Mask, Mask]:
+        left = graph.left.draw_mask(dropout, rng)
+        if self.config.dropout_directions == "shared":
+            return left, graph.to_right(left)
+        return left, graph.right.draw_mask(dropout, rng)
+
+    def batch_masks(self) -> Masks:
+        """The masks of the next batch: new ones, or the epoch's."""
+        if self._masks is None or self.config.dropout_redraw == "batch":
+            self._masks = self.draw_masks(self.dropout_rng)
+        return self._masks
+
+    def views(
+        self, users: Indices | None = None, bundles: Indices | None = None, masks: Masks | None = None
+    ) -> Views:
+        """Both views of the chosen rows (all by default) on the dropped (or whole) graphs."""
+        config = self.config
+        options = {
+            "n_layers": config.n_layers,
+            "normalise_layers": config.normalise_layers,
+            "degrees": config.dropout_degrees,
+        }
+        history_users, history_bundles = light_gcn(
+            self.history,
+            self.users,
+            self.bundles,
+            left_rows=users,
+            right_rows=bundles,
+            left_mask=masks.history_users if masks else None,
+            right_mask=masks.history_bundles if masks else None,
+            **options,
+        )
+        if masks is None:
+            items, pooling = None, self.pooling.full
+        else:
+            assert bundles is not None
+            items, pooling = self.pooling.select(bundles, masks.pooling).on_needed_sources()
+        affiliation_users, affiliation_items = light_gcn(
+            self.affiliation,
+            self.users if self.affiliation_user_table is None else self.affiliation_user_table,
+            self.items,
+            left_rows=users,
+            right_rows=items,
+            left_mask=masks.affiliation_users if masks else None,
+            right_mask=masks.affiliation_items if masks else None,
+            **options,
+        )
+        affiliation_bundles = multiply(affiliation_items, pooling)
+        return Views(
+            history_users, history_bundles, affiliation_users, affiliation_bundles, affiliation_items
+        )
+
+    def loss(self, batch: Triples) -> dict[str, Tensor]:
+        return self.loss_given(batch, self.batch_masks())
+
+    def loss_given(self, batch: Triples, masks: Masks) -> dict[str, Tensor]:
+        """The loss when just these edges stay; what the oracle in the tests recomputes."""
+        rows = Rows.of(batch, self.users.device)
+        views = self.views(rows.users, rows.bundles, masks)
+        bundles = torch.from_numpy(rows.bundles).to(self.users.device)
+        weights = self.history_weights(float(self.temperature))[bundles, None]
+        user_vectors = torch.cat([views.history_users, views.affiliation_users], 1)
+        bundle_vectors = torch.cat(
+            [weights * views.history_bundles, (1 - weights) * views.affiliation_bundles], 1
+        )
+        chosen = user_vectors[rows.user_at]
+        positive = (chosen * bundle_vectors[rows.positive_at]).sum(1)
+        negative = (chosen * bundle_vectors[rows.negative_at]).sum(1)
+        terms = {"bpr": bpr(positive, negative)}
+        if self.config.contrast_weight > 0:
+            terms["contrast"] = self.config.contrast_weight * self._contrast(views, rows)
+        if self.config.weight_decay_as == "loss":
+            norm = torch.sqrt(sum((p.square().sum() for p in self.parameters()), torch.zeros(())))
+            terms["decay"] = self.config.weight_decay * norm
+        return terms
+
+    def _contrast(self, views: Views, rows: Rows) -> Tensor:
+        """Alignment between the views and uniformity within each, for the batch's users and positives."""
+        n_positives = len(rows.positive_counts)
+        parts = [
+            (views.history_users, views.affiliation_users, rows.user_counts),
+            (
+                views.history_bundles[:n_positives],
+                views.affiliation_bundles[:n_positives],
+                rows.positive_counts,
+            ),
+        ]
+        aligned = torch.stack([alignment(h, a, counts) for h, a, counts in parts]).sum()
+        spread = torch.stack([uniformity(x, counts) for h, a, counts in parts for x in (h, a)]).sum()
+        return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        decay = self.config.weight_decay if self.config.weight_decay_as == "adam" else 0.0
+        return [
+            torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay, fused=True)
+        ]
+
+    def vectors(self) -> Vectors:
+        views = self.views()
+        maximum = self.config.score_temperature == "maximum"
+        weights = self.history_weights(self.config.max_temperature if maximum else float(self.temperature))[
+            :, None
+        ]
+        unseen = 0.5 if self.config.coalescence == "constant" else 1.0
+        return Vectors(
+            users=torch.cat([views.history_users, views.affiliation_users], 1),
+            bundles=torch.cat(
+                [weights * views.history_bundles, (1 - weights) * views.affiliation_bundles], 1
+            ),
+            items=torch.cat([torch.zeros_like(views.affiliation_items), unseen * views.affiliation_items], 1),
+            size_exponent=1.0,
+        )
