@@ -1,0 +1,166 @@
+"""Checkpoints: everything a training run needs to go on as if it had never stopped.
+
+A checkpoint is the model's state, its optimisers' state and the best state so far (safetensors), plus
+the epoch, the optimisers' settings and the best metrics (JSON). Generators need no saving: they are
+pure functions of seed, name and epoch (`coheat.rng`).
+
+The tensor files carry their epoch in their names and `checkpoint.json`, which is replaced last, says
+which ones belong together; a run killed while saving therefore still has its previous checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from coheat.errors import ArtifactError
+from coheat.storage import read_json, replacing_file, sha256, write_json
+
+State = dict[str, Tensor]
+
+INDEX = "checkpoint.json"
+HISTORY = "history.jsonl"
+FORMAT = 1
+
+
+def model_state(model: nn.Module) -> State:
+    """Parameters and buffers, copied to the CPU, so that further training leaves the copy alone."""
+    return {name: _copy(tensor) for name, tensor in model.state_dict().items()}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> tuple[State, list[dict[str, Any]]]:
+    """Tensors of the optimisers by name ("0.3.exp_avg": optimiser, parameter, moment) and the rest."""
+    tensors: State = {}
+    rest: list[dict[str, Any]] = []
+    for number, optimizer in enumerate(optimizers):
+        document = optimizer.state_dict()
+        plain: dict[str, dict[str, Any]] = {}
+        for parameter, values in document["state"].items():
+            plain[str(parameter)] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
+            for key, value in values.items():
+                if isinstance(value, Tensor):
+                    tensors[f"{number}.{parameter}.{key}"] = _copy(value)
+        rest.append({"state": plain, "param_groups": document["param_groups"]})
+    return tensors, rest
+
+
+def restore_optimizers(
+    optimizers: list[torch.optim.Optimizer], tensors: State, rest: list[dict[str, Any]]
+) -> None:
+    """Put back what `optimizer_state` took."""
+    for number, (optimizer, saved) in enumerate(zip(optimizers, rest, strict=True)):
+        state: dict[int, dict[str, Any]] = {int(p): dict(values) for p, values in saved["state"].items()}
+        for name, tensor in tensors.items():
+            owner, parameter, key = name.split(".", 2)
+            if int(owner) == number:
+                state[int(parameter)][key] = tensor
+        groups = [
+            # JSON turns tuples (Adam's betas) into lists; the optimiser's own groups say which were tuples.
+            {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in group.items()}
+            for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True)
+        ]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class Checkpoints:
+    """The checkpoint and the history of one run, in its directory."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def exists(self) -> bool:
+        return (self.directory / INDEX).exists()
+
+    def save(
+        self, parts: Mapping[str, State], document: Mapping[str, Any], stamps: Mapping[str, int]
+    ) -> None:
+        """Write each part as `<part>-<stamp>.safetensors`, then the index that makes them valid.
+
+        A part whose stamp is unchanged since the last save (the best state, mostly) is not written again.
+        """
+        self._flush_history()
+        files: dict[str, dict[str, str]] = {}
+        known = self._index()["files"] if self.exists else {}
+        for part, state in parts.items():
+            name = f"{part}-{stamps[part]:06d}.safetensors"
+            if known.get(part, {}).get("name") == name:
+                files[part] = known[part]
+                continue
+            with replacing_file(self.directory / name) as aside:
+                save_file(state, aside)
+            files[part] = {"name": name, "sha256": sha256(self.directory / name)}
+        write_json(self.directory / INDEX, {"format": FORMAT, "files": files, **document})
+        kept = {entry["name"] for entry in files.values()}
+        for part in parts:
+            for path in self.directory.glob(f"{part}-*.safetensors"):
+                if path.name not in kept:
+                    path.unlink()
+
+    def load(self) -> tuple[dict[str, State], dict[str, Any]]:
+        """The parts and the document of the last save; a damaged file is refused by name."""
+        document = self._index()
+        parts: dict[str, State] = {}
+        for part, entry in document["files"].items():
+            path = self.directory / entry["name"]
+            advice = "the run cannot be resumed; start it again with --overwrite"
+            try:
+                if sha256(path) != entry["sha256"]:
+                    raise ArtifactError(f"{path}: altered since it was written; {advice}")
+                parts[part] = load_file(path)
+            except FileNotFoundError:
+                raise ArtifactError(f"{path}: missing; {advice}") from None
+            except SafetensorError as error:
+                raise ArtifactError(f"{path}: not readable ({error}); {advice}") from None
+        return parts, document
+
+    def _index(self) -> dict[str, Any]:
+        document = read_json(self.directory / INDEX)
+        if document.get("format") != FORMAT:
+            raise ArtifactError(
+                f"{self.directory / INDEX}: format {document.get('format')!r}, this version reads {FORMAT}; "
+                "start the run again with --overwrite"
+            )
+        return document
+
+    def remove(self) -> None:
+        """Delete the checkpoint; the history stays."""
+        (self.directory / INDEX).unlink(missing_ok=True)
+        for path in self.directory.glob("*-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors"):
+            path.unlink()
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one line to the history, visible to others at once."""
+        with (self.directory / HISTORY).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.flush()
+
+    def _flush_history(self) -> None:
+        """Force the history to the disk before a checkpoint refers to it."""
+        with (self.directory / HISTORY).open("ab") as file:
+            os.fsync(file.fileno())
+
+    def cut_history(self, epochs: int) -> list[dict[str, Any]]:
+        """Drop what was written after the checkpoint (and a torn last line); returns what is left."""
+        path = self.directory / HISTORY
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if len(lines) < epochs:
+            raise ArtifactError(
+                f"{path}: {len(lines)} epochs, the checkpoint is at epoch {epochs}; the file was cut"
+            )
+        with replacing_file(path) as aside:
+            aside.write_text("".join(line + "\n" for line in lines[:epochs]), encoding="utf-8")
+        return [json.loads(line) for line in lines[:epochs]]

@@ -1,0 +1,100 @@
+"""How much memory training will take, said before it starts rather than found out in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import psutil
+import torch
+
+from coheat.data.split import Split
+from coheat.errors import TrainingError
+from coheat.evaluation.ranking import BLOCK
+from coheat.models.base import Model
+
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_USED = Path("/sys/fs/cgroup/memory.current")
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that training adds to what the loaded data and the built model already take."""
+
+    gradients: int
+    moments: int
+    copies: int
+    batches: int
+    graphs: int
+    evaluation: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, part.name) for part in fields(self))
+
+    def describe(self) -> str:
+        parts = [(part.name, getattr(self, part.name)) for part in fields(self)]
+        return ", ".join(f"{name} {readable(size)}" for name, size in parts if size)
+
+
+def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
+    """An upper estimate for training `model` on `split`, from the sizes of its parts.
+
+    Adam keeps two moments per parameter. Copies are the last epoch's state with its moments and the
+    best epoch's state. Of the graphs, a step may hold a dropped copy of every edge in both directions
+    (position and weight, 8 bytes). A batch holds three rows of vectors and their gradients in every
+    layer; evaluation a block of scores.
+    """
+    trained = _bytes(p for p in model.parameters() if p.requires_grad)
+    everything = _bytes(model.state_dict().values())
+    width = max((p.shape[-1] for p in model.parameters() if p.dim()), default=0)
+    train = split.train
+    edges = train.user_bundle.nnz + train.user_item.nnz + train.bundle_item.nnz if trained else 0
+    return MemoryEstimate(
+        gradients=trained,
+        moments=2 * trained,
+        copies=2 * everything + 2 * trained,
+        batches=batch_size * width * 4 * 3 * 8,
+        graphs=edges * 2 * 8,
+        evaluation=BLOCK * train.n_bundles * 4 + (train.n_users + train.n_bundles) * 2 * width * 4,
+    )
+
+
+def check_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
+    """The estimate; a TrainingError with its numbers where the machine cannot hold it."""
+    estimate = estimate_memory(model, split, batch_size)
+    available = available_memory()
+    if estimate.total > available:
+        raise TrainingError(
+            f"training needs about {readable(estimate.total)} more memory ({estimate.describe()}), "
+            f"but {readable(available)} is available; lower embedding_size or batch_size, "
+            "or use a machine with more memory"
+        )
+    return estimate
+
+
+def available_memory() -> int:
+    """Bytes this process may still take: the machine's, or the container's where that is less."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit, used = _LIMIT.read_text().strip(), int(_USED.read_text())
+    except (OSError, ValueError):
+        return available
+    return min(available, int(limit) - used) if limit.isdigit() else available
+
+
+def readable(size: float) -> str:
+    """
+    >>> readable(34_500_000)
+    '34.5 MB'
+    """
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)

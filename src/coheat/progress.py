@@ -1,0 +1,74 @@
+"""A progress bar for training, on standard error, so that standard output stays for results."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from coheat.memory import MemoryEstimate, available_memory, readable
+from coheat.models.base import Model
+from coheat.training import Record, Standing, TrainingSettings, Watcher
+
+
+class ProgressBar(Watcher):
+    """Epoch, time left, losses and the best validation so far; silent where nobody is looking."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[losses]}"),
+            TextColumn("[green]{task.fields[best]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = TaskID(0)
+        self.per_epoch = 1
+
+    def begin(
+        self, model: Model, standing: Standing, settings: TrainingSettings, memory: MemoryEstimate
+    ) -> None:
+        if self.console.is_terminal:
+            self.console.print(
+                f"memory: about {readable(memory.total)} more ({memory.describe()}) "
+                f"of {readable(available_memory())} available"
+            )
+        # One extra step per epoch stands for its validation, so that models without batches move too.
+        self.per_epoch = model.n_batches(settings.batch_size) + 1
+        self.task = self.bar.add_task(
+            "training",
+            total=settings.epochs * self.per_epoch,
+            completed=standing.epoch * self.per_epoch,
+            epoch=standing.epoch,
+            epochs=settings.epochs,
+            losses="",
+            best=_best(standing),
+        )
+        self.bar.start()
+
+    def batch(self) -> None:
+        self.bar.advance(self.task)
+
+    def epoch(self, record: Record, standing: Standing) -> None:
+        losses = "  ".join(f"{name} {value:.4g}" for name, value in record["terms"].items())
+        self.bar.update(
+            self.task,
+            completed=standing.epoch * self.per_epoch,
+            epoch=standing.epoch,
+            losses=losses,
+            best=_best(standing),
+        )
+
+    def end(self) -> None:
+        self.bar.stop()
+
+
+def _best(standing: Standing) -> str:
+    if not standing.best_metrics:
+        return ""
+    metrics = "  ".join(f"{name} {value:.4f}" for name, value in standing.best_metrics.items())
+    return f"best {metrics} (epoch {standing.best_epoch})"

@@ -1,0 +1,127 @@
+"""Files that are either whole or not there: written aside, flushed to the disk, then renamed.
+
+Checkpoints, artifacts and run records are written through these functions, so a process killed at any
+moment leaves the old version or the new one, never half of one. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.errors import ArtifactError
+
+# The element types of the safetensors format that we write and numpy has.
+_DTYPES = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
+    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
+
+
+def _flush(path: Path) -> None:
+    """Force a file's or a directory's content to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Hand out a path beside `path` to write to; on success it takes the place of `path` at once."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside.touch()
+    mode = aside.stat().st_mode
+    try:
+        yield aside
+        aside.chmod(mode)  # safetensors makes its files private; these are as open as the user's others
+        _flush(aside)
+        aside.replace(path)
+        _flush(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_directory(path: Path) -> Iterator[Path]:
+    """The same for a directory: fill the one handed out; an existing one is removed only afterwards."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    aside.mkdir(parents=True)
+    mode = aside.stat().st_mode & 0o666
+    try:
+        yield aside
+        for file in aside.iterdir():
+            file.chmod(mode)
+            _flush(file)
+        _flush(aside)
+        if path.exists():
+            path.rename(old)
+        try:
+            aside.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+        _flush(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON document in one piece."""
+    text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
+    with replacing_file(path) as aside:
+        aside.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; anything else at that path is an ArtifactError that names it."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: there is no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: not valid JSON ({error}); the file was altered or cut off") from None
+    if not isinstance(document, dict):
+        raise ArtifactError(f"{path}: holds JSON, but not the object that was written there")
+    return document
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def map_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a safetensors file, read-only and mapped from the disk rather than copied.
+
+    Several processes that serve the same model so share one copy in memory.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+        if 0 in shape:  # an empty range cannot be mapped
+            arrays[name] = np.zeros(shape, dtype)
+        else:
+            offset = 8 + length + entry["data_offsets"][0]
+            arrays[name] = np.memmap(path, dtype, mode="r", offset=offset, shape=shape)
+    return arrays

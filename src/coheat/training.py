@@ -1,0 +1,290 @@
+"""fit(): the only training loop in the project.
+
+    for every epoch:  the model's own schedule, its batches, its steps
+                      every few epochs a validation; the best state is kept
+                      one line of history, now and then a checkpoint
+
+The model owns its loss and its step; the loop owns everything around them. A model that learns nothing
+from batches (popularity, counting) simply has none and goes through the same loop.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from coheat.checkpoint import Checkpoints, State, model_state, optimizer_state, restore_optimizers
+from coheat.config import Settings
+from coheat.data.split import Split
+from coheat.errors import ConfigError, TrainingError
+from coheat.evaluation import evaluate
+from coheat.memory import MemoryEstimate, check_memory
+from coheat.models.base import Model, Progress
+
+Optimizers = list[torch.optim.Optimizer]
+Record = dict[str, Any]
+
+
+class TrainingSettings(Settings):
+    """How long to train and how to choose the best epoch; the same for every model."""
+
+    epochs: int = Field(100, ge=1, description="passes over the training interactions")
+    batch_size: int = Field(2048, ge=1, description="interactions per step")
+    evaluate_every: int = Field(
+        5, ge=1, description="epochs between validations; the last is always validated"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="validations without improvement before stopping; none: train all epochs"
+    )
+    k: int = Field(20, ge=1, description="length of the validated lists")
+    selection: Literal["both", "recall", "ndcg"] = Field(
+        "both", description="what must improve for an epoch to become the best: both as published, or one"
+    )
+    checkpoint_every: int = Field(5, ge=1, description="epochs between checkpoints on the disk")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands at the end of an epoch."""
+
+    epoch: int = 0
+    best_epoch: int = 0
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    validations_waited: int = 0
+    seconds: float = 0.0
+
+    def judge(self, metrics: dict[str, float], settings: TrainingSettings) -> Standing:
+        """The standing after this epoch's validation: a new best, or one more validation without one.
+
+        Without validation interactions there is nothing to choose by, and the latest epoch is the best.
+        """
+        names = ["recall", "ndcg"] if settings.selection == "both" else [settings.selection]
+        watched = [f"{name}@{settings.k}" for name in names]
+        if not self.best_epoch or all(metrics[n] > self.best_metrics[n] for n in watched if n in metrics):
+            return replace(self, best_epoch=self.epoch, best_metrics=metrics, validations_waited=0)
+        return replace(self, validations_waited=self.validations_waited + 1)
+
+    def finished(self, settings: TrainingSettings) -> str | None:
+        """Why training is over, or None while it is not."""
+        if self.epoch >= settings.epochs:
+            return "all epochs done"
+        if settings.patience is not None and self.validations_waited >= settings.patience:
+            return f"no improvement in {self.validations_waited} validations"
+        return None
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What training gave; the model itself holds the best epoch's state."""
+
+    best_epoch: int
+    best_metrics: dict[str, float]
+    history: list[Record]
+    seconds: float
+    reason: str
+
+
+class TrainingInterrupted(TrainingError):
+    """Ctrl-C: `epoch` is the last one that was saved, 0 if none was."""
+
+    def __init__(self, epoch: int):
+        super().__init__(f"training was interrupted; saved up to epoch {epoch}")
+        self.epoch = epoch
+
+
+class LossNotFinite(TrainingError):
+    """A loss became infinite or not a number; `result` is what was best until then, if anything was."""
+
+    def __init__(self, message: str, result: FitResult | None):
+        super().__init__(message)
+        self.result = result
+
+
+class Watcher:
+    """Follows a training run; this one says nothing. `coheat.progress` draws a bar."""
+
+    def begin(
+        self, model: Model, standing: Standing, settings: TrainingSettings, memory: MemoryEstimate
+    ) -> None:
+        """Training starts, or goes on after `standing.epoch`; `memory` is what it will need."""
+
+    def batch(self) -> None:
+        """One more batch of the current epoch is done."""
+
+    def epoch(self, record: Record, standing: Standing) -> None:
+        """An epoch is done; `record` is its line of history."""
+
+    def end(self) -> None:
+        """Training is over, one way or another."""
+
+
+def choose_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, or `auto`: the GPU where there is one. An absent device is a ConfigError."""
+    if name not in ("cpu", "cuda", "auto"):
+        raise ConfigError(f"device {name!r} is unknown; choose cpu, cuda or auto")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError("device 'cuda' is not available: torch finds no GPU here; use --device cpu or auto")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def fit(
+    model: Model,
+    split: Split,
+    settings: TrainingSettings,
+    directory: Path | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+) -> FitResult:
+    """Train `model`; afterwards it holds the state, parameters and buffers, of its best epoch.
+
+    With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
+    last checkpoint with exactly the numbers an uninterrupted run would have had.
+    """
+    memory = check_memory(model, split, settings.batch_size)
+    run = _Run(model, split, settings, directory, watcher or Watcher())
+    if resume:
+        run.resume()
+    run.watcher.begin(model, run.standing, settings, memory)
+    return run.train()
+
+
+class _Run:
+    """The loop and the little it must remember from epoch to epoch."""
+
+    def __init__(
+        self, model: Model, split: Split, settings: TrainingSettings, directory: Path | None, watcher: Watcher
+    ):
+        self.model, self.split, self.settings, self.watcher = model, split, settings, watcher
+        self.optimizers = model.optimizers()
+        self.checkpoints = Checkpoints(directory) if directory else None
+        self.standing = Standing()
+        self.history: list[Record] = []
+        self.best_state: State = {}
+        self.last: _Snapshot | None = None
+
+    def train(self) -> FitResult:
+        try:
+            while not (reason := self.standing.finished(self.settings)):
+                self.one_epoch()
+                self.remember()
+        except KeyboardInterrupt:
+            if self.checkpoints is None:
+                raise
+            raise TrainingInterrupted(self.save() if self.last else 0) from None
+        finally:
+            self.watcher.end()
+            if self.best_state:
+                self.model.load_state_dict(self.best_state)
+        return self.result(reason)
+
+    def one_epoch(self) -> None:
+        started = time.perf_counter()
+        epoch = self.standing.epoch + 1
+        terms = self.train_epoch(Progress(epoch, self.settings.epochs))
+        record: Record = {"epoch": epoch, "seconds": 0.0, "terms": terms, "facts": self.model.facts()}
+        standing = replace(self.standing, epoch=epoch)
+        if epoch % self.settings.evaluate_every == 0 or epoch == self.settings.epochs:
+            record["validation"] = self.validate()
+            standing = standing.judge(record["validation"], self.settings)
+            if standing.best_epoch == epoch:
+                self.best_state = model_state(self.model)
+        record["seconds"] = time.perf_counter() - started
+        self.standing = replace(standing, seconds=standing.seconds + record["seconds"])
+        self.history.append(record)
+        self.watcher.epoch(record, self.standing)
+
+    def train_epoch(self, progress: Progress) -> dict[str, float]:
+        """All batches of one epoch; returns each loss term's mean, and refuses one that is not finite."""
+        sums: dict[str, Tensor] = {}
+        n_batches = 0
+        self.model.train()
+        self.model.begin_epoch(progress)
+        for batch in self.model.batches(self.settings.batch_size):
+            for name, term in self.model.step(batch, self.optimizers).items():
+                sums[name] = sums[name] + term if name in sums else term
+            n_batches += 1
+            self.watcher.batch()
+        means = {name: float(total) / n_batches for name, total in sums.items()}
+        if not all(map(math.isfinite, means.values())):
+            raise self.not_finite(means, progress.epoch)
+        return means
+
+    def validate(self) -> dict[str, float]:
+        self.model.eval()
+        if not self.split.validation.nnz:
+            return {}
+        k = self.settings.k
+        metrics = evaluate(self.model.scorer(), self.split.train, self.split.validation, ks=(k,)).metrics
+        return {name: float(metrics[name]) for name in (f"recall@{k}", f"ndcg@{k}")}
+
+    def remember(self) -> None:
+        """Write the epoch's line of history, copy the state, and save it when it is time to."""
+        if self.checkpoints is None:
+            return
+        self.checkpoints.append(self.history[-1])
+        self.last = _Snapshot(
+            self.standing, model_state(self.model), self.best_state, *optimizer_state(self.optimizers)
+        )
+        if self.standing.epoch % self.settings.checkpoint_every == 0 or self.standing.finished(self.settings):
+            self.save()
+
+    def save(self) -> int:
+        """Save the last finished epoch, which in the middle of an epoch is not the model's present state."""
+        assert self.checkpoints is not None
+        assert self.last is not None
+        last, standing = self.last, self.last.standing
+        self.checkpoints.save(
+            {"model": last.model, "optimizers": last.optimizers, "best": last.best},
+            {"standing": vars(standing), "optimizers": last.optimizer_rest},
+            {"model": standing.epoch, "optimizers": standing.epoch, "best": standing.best_epoch},
+        )
+        return standing.epoch
+
+    def resume(self) -> None:
+        if self.checkpoints is None:
+            raise ConfigError("to resume, fit needs the directory of the run")
+        standing = Standing()
+        if self.checkpoints.exists:
+            parts, document = self.checkpoints.load()
+            standing = Standing(**document["standing"])
+            self.model.load_state_dict(parts["model"])
+            restore_optimizers(self.optimizers, parts["optimizers"], document["optimizers"])
+            self.best_state = parts["best"]
+        self.history = self.checkpoints.cut_history(standing.epoch)
+        self.standing = standing
+
+    def not_finite(self, means: dict[str, float], epoch: int) -> LossNotFinite:
+        bad = ", ".join(f"{name} = {value}" for name, value in means.items() if not math.isfinite(value))
+        rates = ", ".join(f"{group['lr']:g}" for o in self.optimizers for group in o.param_groups)
+        best = self.standing.best_epoch
+        kept = (
+            f"The state of epoch {best}, the best so far, is kept" if best else "No epoch was validated yet"
+        )
+        return LossNotFinite(
+            f"the loss is not finite at epoch {epoch}: {bad} (learning rate {rates}). {kept}. "
+            "Try a smaller learning rate (--set learning_rate=...) or a larger batch (--set batch_size=...)",
+            self.result("the loss was not finite") if best else None,
+        )
+
+    def result(self, reason: str) -> FitResult:
+        at = self.standing
+        return FitResult(at.best_epoch, at.best_metrics, self.history, at.seconds, reason)
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """Copies of everything a checkpoint holds, all of the same epoch's end."""
+
+    standing: Standing
+    model: State
+    best: State
+    optimizers: State
+    optimizer_rest: list[dict[str, Any]]
