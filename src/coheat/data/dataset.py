@@ -92,9 +92,26 @@ def pairs(matrix: Sparse) -> tuple[Indices, Indices]:
     return rows, matrix.indices.astype(np.int64)
 
 
-def _freeze(matrix: Sparse) -> None:
+def freeze(matrix: Sparse) -> None:
+    """Make a relation's arrays read-only."""
     for array in (matrix.data, matrix.indices, matrix.indptr):
         array.flags.writeable = False
+
+
+def check_relation(name: str, matrix: Sparse, shape: tuple[int, int]) -> None:
+    """Refuse a matrix that is not a 0/1 CSR relation of this shape with sorted, distinct columns."""
+    if not (sparse.issparse(matrix) and matrix.format == "csr"):
+        raise DataError(f"{name} must be a scipy CSR array; build it with coheat.data.relation")
+    if matrix.shape != shape:
+        raise DataError(f"{name} has shape {matrix.shape}, but the ids make it {shape}")
+    if matrix.nnz and not np.all(matrix.data == 1):
+        raise DataError(f"{name} holds values other than 1; a relation only says who has what")
+    gaps = np.diff(matrix.indices.astype(np.int64))
+    starts = matrix.indptr[1:-1]
+    inside = np.ones(len(gaps), dtype=bool)
+    inside[starts[(starts > 0) & (starts < matrix.nnz)] - 1] = False
+    if matrix.nnz and not np.all(gaps[inside] > 0):
+        raise DataError(f"{name} has repeated or unsorted columns; build it with coheat.data.relation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +136,8 @@ class BundleData:
             ("user_item", self.user_item, self.users, self.items),
             ("bundle_item", self.bundle_item, self.bundles, self.items),
         ):
-            self._check(name, matrix, (len(rows), len(columns)))
-            _freeze(matrix)
+            check_relation(name, matrix, (len(rows), len(columns)))
+            freeze(matrix)
         if self.timestamps is not None:
             if len(self.timestamps) != self.user_bundle.nnz:
                 raise DataError(
@@ -128,21 +145,6 @@ class BundleData:
                     "there must be one for each"
                 )
             self.timestamps.flags.writeable = False
-
-    @staticmethod
-    def _check(name: str, matrix: Sparse, shape: tuple[int, int]) -> None:
-        if not (sparse.issparse(matrix) and matrix.format == "csr"):
-            raise DataError(f"{name} must be a scipy CSR array; build it with coheat.data.relation")
-        if matrix.shape != shape:
-            raise DataError(f"{name} has shape {matrix.shape}, but the ids make it {shape}")
-        if matrix.nnz and not np.all(matrix.data == 1):
-            raise DataError(f"{name} holds values other than 1; a relation only says who has what")
-        gaps = np.diff(matrix.indices.astype(np.int64))
-        starts = matrix.indptr[1:-1]
-        inside = np.ones(len(gaps), dtype=bool)
-        inside[starts[(starts > 0) & (starts < matrix.nnz)] - 1] = False
-        if matrix.nnz and not np.all(gaps[inside] > 0):
-            raise DataError(f"{name} has repeated or unsorted columns; build it with coheat.data.relation")
 
     @property
     def n_users(self) -> int:
@@ -163,7 +165,8 @@ class BundleData:
 
     @cached_property
     def bundle_sizes(self) -> Indices:
-        return np.diff(self.bundle_item.indptr).astype(np.int64)
+        sizes: Indices = np.diff(self.bundle_item.indptr).astype(np.int64)
+        return sizes
 
     @cached_property
     def fingerprint(self) -> str:

@@ -23,7 +23,7 @@ class Triples:
         return len(self.users)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _mark_known(indptr, indices, rows, columns, known):  # type: ignore[no-untyped-def]
     """known[j] = whether (rows[j], columns[j]) is an entry; binary search in the sorted row."""
     for j in range(len(rows)):

@@ -1,0 +1,84 @@
+"""Problems found while reading: collected as records, told all at once, each with a place and a hint."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from coheat.errors import DataError
+
+Severity = Literal["error", "warning", "note"]
+SHOWN = 5  # how many rows or problems a message spells out before it says how many more there are
+
+
+class DataWarning(UserWarning):
+    """The data can be read, but something in them deserves a look."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding. `row` counts from 1: the line as an editor shows it, or the row of a Parquet table.
+
+    Errors stop reading; warnings are passed to Python's `warnings` as `DataWarning`; notes are
+    ordinary facts that only `check` tells.
+    """
+
+    severity: Severity
+    file: str
+    row: int | None
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = self.file if self.row is None else f"{self.file}:{self.row}"
+        return f"{place}: {self.what}" + (f" ({self.hint})" if self.hint else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Problems:
+    """Collects findings during one reading."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    def error(self, file: str, what: str, hint: str = "", row: int | None = None) -> None:
+        self.found.append(Problem("error", file, row, what, hint))
+
+    def warning(self, file: str, what: str, hint: str = "", row: int | None = None) -> None:
+        self.found.append(Problem("warning", file, row, what, hint))
+
+    def note(self, file: str, what: str, hint: str = "") -> None:
+        self.found.append(Problem("note", file, None, what, hint))
+
+    def of(self, severity: Severity) -> list[Problem]:
+        return [problem for problem in self.found if problem.severity == severity]
+
+    def raise_errors(self) -> None:
+        """Raise one DataError that names the first errors, if there are any."""
+        errors = self.of("error")
+        if not errors:
+            return
+        lines = [str(problem) for problem in errors[:SHOWN]]
+        if len(errors) > SHOWN:
+            lines.append(f"... and {len(errors) - SHOWN} more; `coheat data check` tells all of them")
+        raise DataError("\n".join(lines))
+
+    def conclude(self) -> None:
+        """Raise the errors, or else pass the warnings on to Python's `warnings`."""
+        self.raise_errors()
+        for problem in self.of("warning"):
+            warnings.warn(str(problem), DataWarning, stacklevel=4)
+
+
+def listed(rows: Sequence[int], show: Callable[[int], str] = str) -> str:
+    """The first few of `rows` as text.
+
+    >>> listed([3, 4, 5, 6, 7, 8, 9])
+    '3, 4, 5, 6, 7 and 2 more'
+    """
+    text = ", ".join(show(row) for row in rows[:SHOWN])
+    return text if len(rows) <= SHOWN else f"{text} and {len(rows) - SHOWN} more"

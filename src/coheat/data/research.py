@@ -1,0 +1,140 @@
+"""The text layout of published bundle data: integers in tab-separated columns, sizes in a file of their own.
+
+    <name>_data_size.txt      one line: number of users, bundles, items
+    user_item.txt             user, item
+    bundle_item.txt           bundle, item
+    user_bundle_train.txt     user, bundle; likewise _tune and _test, or one unsplit user_bundle.txt
+
+Integers count from 0 and are the ids, as texts "0", "1", ... in numeric order. Where tables `users`,
+`bundles` or `items` (as `write_research` makes them) stand beside, row n of them names integer n.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coheat.data.problems import Problems, listed
+from coheat.data.text import read_text
+from coheat.data.world import PairRows
+
+SIZE_FILE = "*_data_size.txt"
+PART_FILES = {
+    "train": "user_bundle_train.txt",
+    "validation": "user_bundle_tune.txt",
+    "test": "user_bundle_test.txt",
+}
+UNSPLIT_FILE = "user_bundle.txt"
+WHOLE_NUMBER = r"^\s*-?\d{1,18}\s*$"
+
+
+def read_sizes(directory: Path, problems: Problems) -> dict[str, int] | None:
+    """Declared numbers of users, bundles and items, by kind."""
+    files = sorted(directory.glob(SIZE_FILE))
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "none"
+        problems.error(
+            SIZE_FILE,
+            f"there must be exactly one such file; found: {found}",
+            "it holds one line: the numbers of users, bundles and items, with tabs between them",
+        )
+        return None
+    words = files[0].read_bytes().split()
+    if len(words) != 3 or not all(word.isdigit() for word in words):
+        text = files[0].read_bytes()[:60].decode("utf-8", "replace")
+        problems.error(
+            files[0].name,
+            f"three whole numbers are expected, not {text!r}",
+            "write the numbers of users, bundles and items with tabs between them",
+            row=1,
+        )
+        return None
+    return {kind: int(word) for kind, word in zip(("user", "bundle", "item"), words, strict=True)}
+
+
+def read_pairs(
+    path: Path, kinds: tuple[str, str], sizes: dict[str, int] | None, problems: Problems
+) -> PairRows | None:
+    """The pairs of one file; lines that hold no pair of valid integers are told and left out."""
+    if not path.is_file():
+        problems.error(path.name, "there is no such file", f"it holds a {kinds[0]} and a {kinds[1]} per line")
+        return None
+    pairs = _fast_integers(path, kinds)
+    if pairs is None:
+        pairs = _careful_integers(path, kinds, problems)
+    return pairs if sizes is None else _within_sizes(pairs, kinds, sizes, problems)
+
+
+def _fast_integers(path: Path, kinds: tuple[str, str]) -> PairRows | None:
+    """The pairs of a file that holds nothing but pairs of integers; None where it holds anything else."""
+    problems = Problems()
+    try:
+        found = read_text(path, "\t", problems, list(kinds), pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    if found is None or problems.found or any(found.table[kind].null_count for kind in kinds):
+        return None
+    rows, columns = (found.table[kind].to_numpy() for kind in kinds)
+    return PairRows(path.name, rows, columns, found.show_rows)
+
+
+def _careful_integers(path: Path, kinds: tuple[str, str], problems: Problems) -> PairRows:
+    """The same by way of text, so that every line that is wrong can be told."""
+    found = read_text(path, "\t", problems, list(kinds))
+    assert found is not None, "a file without a header can always be read as bytes"
+    texts = [_as_text(found.table[kind]) for kind in kinds]
+    good = np.ones(len(found.table), dtype=bool)
+    for kind, text in zip(kinds, texts, strict=True):
+        is_number = pc.match_substring_regex(text, WHOLE_NUMBER).to_numpy(zero_copy_only=False)
+        good &= is_number
+        wrong = np.flatnonzero(~is_number)
+        if len(wrong):
+            lines = found.show_rows(wrong)
+            problems.error(
+                path.name,
+                f"{len(wrong)} {kind}{'s' * (len(wrong) > 1)} not a whole number (lines {listed(lines)}); "
+                f"the first is {text[int(wrong[0])].as_py()!r}",
+                "this layout knows integers from 0 up; other ids belong in .csv, .tsv or .parquet tables",
+                row=lines[0],
+            )
+    rows, columns = (
+        pc.cast(pc.utf8_trim_whitespace(text.filter(pa.array(good))), pa.int64()).to_numpy() for text in texts
+    )
+    kept = np.flatnonzero(good)
+    return PairRows(path.name, rows, columns, lambda wanted: found.show_rows(kept[wanted]))
+
+
+def _as_text(column: Any) -> Any:
+    """Bytes as text, with a mark in place of what is not UTF-8."""
+    array = column.combine_chunks()
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in array.to_pylist()], pa.string())
+
+
+def _within_sizes(
+    pairs: PairRows, kinds: tuple[str, str], sizes: dict[str, int], problems: Problems
+) -> PairRows:
+    """Only the pairs whose integers lie within the declared sizes; the others are told."""
+    good = np.ones(len(pairs.rows), dtype=bool)
+    swapped_fits = np.all(pairs.rows < sizes[kinds[1]]) and np.all(pairs.columns < sizes[kinds[0]])
+    for kind, values in zip(kinds, (pairs.rows, pairs.columns), strict=True):
+        outside = np.flatnonzero((values < 0) | (values >= sizes[kind]))
+        good[outside] = False
+        if len(outside):
+            lines = pairs.show_rows(outside)
+            problems.error(
+                pairs.source,
+                f"{len(outside)} {kind}{'s' * (len(outside) > 1)} outside 0..{sizes[kind] - 1} "
+                f"(lines {listed(lines)}); the first is {values[outside[0]]}",
+                f"the columns are {kinds[0]}, {kinds[1]} and seem to be swapped"
+                if swapped_fits
+                else f"{SIZE_FILE} declares {sizes[kind]} {kind}s, counted from 0",
+                row=lines[0],
+            )
+    return pairs if good.all() else pairs.keep(good)
