@@ -135,6 +135,10 @@ class Model(nn.Module):
         optimizer.step()
         return {name: term.detach() for name, term in terms.items()}
 
+    def facts(self) -> dict[str, float]:
+        """What the history should remember of this epoch besides the losses, e.g. a schedule's value."""
+        return {}
+
     def vectors(self) -> Vectors:
         """The vectors that score with full graphs and no dropout, as of the current epoch."""
         raise NotImplementedError
