@@ -8,9 +8,12 @@ state: it asks for the same names and epochs and gets the same draws.
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Randomness:
@@ -36,6 +39,8 @@ class Randomness:
 
     def torch_generator(self, name: str, *counters: int) -> torch.Generator:
         """The same idea as a torch generator on the CPU, for drawing initial parameters."""
+        import torch  # here, because reading, splitting and serving data do without it
+
         state = self._sequence(name, *counters).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
