@@ -165,11 +165,12 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
     import torch
     from safetensors.torch import save_file
 
-    try:
-        with torch.no_grad():
-            vectors = model.vectors()
-    except NotImplementedError:
+    from coheat.models.base import Model
+
+    if type(model).scorer is not Model.scorer:  # it scores in a way of its own, not by inner products
         return None
+    with torch.no_grad():
+        vectors = model.vectors()
     tensors = {"users": vectors.users, "bundles": vectors.bundles}
     if vectors.items is not None:
         tensors["items"] = vectors.items
@@ -207,8 +208,8 @@ def load_artifact(directory: Path) -> Artifact:
     document = read_json(index)
     if document.get("format") != FORMAT:
         raise ArtifactError(
-            f"{index}: format {document.get('format')!r}; this version of coheat ({__version__}) reads format "
-            f"{FORMAT}: use the version that wrote it ({document.get('coheat', 'unknown')}), or train again"
+            f"{index}: format {document.get('format')!r}; this version of coheat ({__version__}) reads "
+            f"format {FORMAT}: use the version that wrote it ({document.get('coheat', 'unknown')}), or train again"
         )
     stated = document.pop("sha256", None)
     if stated != _digest(document):

@@ -1,7 +1,7 @@
 """Named settings for a model: `models/presets/<model>.toml`, and where an override belongs.
 
 A preset file has the tables `[<preset>.model]` and `[<preset>.training]`. The preset `default` always
-exists, even without a file: it is the classes' own defaults.
+exists, even without a file, and stands under every other: a preset says only what it has of its own.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ def load_preset(model_name: str, preset: str) -> tuple[dict[str, Any], dict[str,
     if preset not in tables:
         known = ", ".join(preset_names(model_name))
         raise ConfigError(f"model {model_name!r} has no preset {preset!r}; it has: {known}")
-    table = tables[preset]
-    return dict(table.get("model", {})), dict(table.get("training", {}))
+    base, own = tables["default"], tables[preset]
+    return (
+        {**base.get("model", {}), **own.get("model", {})},
+        {**base.get("training", {}), **own.get("training", {})},
+    )
 
 
 def resolve_settings(

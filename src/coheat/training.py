@@ -92,10 +92,11 @@ class FitResult:
 
 
 class TrainingInterrupted(TrainingError):
-    """Ctrl-C: `epoch` is the last one that was saved, 0 if none was."""
+    """Ctrl-C: `epoch` is the last one that was saved, 0 if none was; `command` goes on from there."""
 
-    def __init__(self, epoch: int):
-        super().__init__(f"training was interrupted; saved up to epoch {epoch}")
+    def __init__(self, epoch: int, command: str | None = None):
+        saved = f"everything up to epoch {epoch} is saved" if epoch else "no epoch was finished yet"
+        super().__init__(f"interrupted; {saved}" + (f". Go on with:\n{command}" if command else ""))
         self.epoch = epoch
 
 

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 # Each module registers its commands on `app` when imported; none imports torch or pyarrow at the top.
-COMMANDS = ("data",)
+COMMANDS = ("train",)
 
 
 def _show_version(wanted: bool) -> None:
