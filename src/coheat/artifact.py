@@ -209,7 +209,7 @@ def load_artifact(directory: Path) -> Artifact:
     if document.get("format") != FORMAT:
         raise ArtifactError(
             f"{index}: format {document.get('format')!r}; this version of coheat ({__version__}) reads "
-            f"format {FORMAT}: use the version that wrote it ({document.get('coheat', 'unknown')}), or train again"
+            f"format {FORMAT}; use the version that wrote it ({document.get('coheat')}), or train again"
         )
     stated = document.pop("sha256", None)
     if stated != _digest(document):

@@ -154,9 +154,7 @@ def open_split(data_dir: Path, scenario: str | None, seed: int) -> Split:
 
         return make_split(read_data(data_dir), scenario or DEFAULT_SCENARIO, seed)
     if scenario is not None:
-        raise ConfigError(
-            f"{data_dir}: comes with its own split, so --scenario {scenario} has no meaning here; leave it out"
-        )
+        raise ConfigError(f"{data_dir}: comes with its own split, so leave --scenario {scenario} out")
     return read_split(data_dir)
 
 

@@ -6,12 +6,14 @@ Errors meant for the user become one sentence on standard error and exit status 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import warnings
 
 import typer
 
 from coheat import __version__
-from coheat.cli.output import problem
+from coheat.cli.output import note, problem
 from coheat.errors import CoheatError
 
 app = typer.Typer(
@@ -25,7 +27,7 @@ app = typer.Typer(
 )
 
 # Each module registers its commands on `app` when imported; none imports torch or pyarrow at the top.
-COMMANDS = ("train",)
+COMMANDS = ("train", "evaluate", "recommend", "doctor")
 
 
 def _show_version(wanted: bool) -> None:
@@ -47,8 +49,22 @@ def main() -> None:
     """Entry point of the `coheat` command."""
     for name in COMMANDS:
         importlib.import_module(f"coheat.cli.{name}")
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         app()
     except CoheatError as error:
         problem(str(error))
         sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # no space, no permission, a directory where a file should be
+        place = f"{error.filename}: " if error.filename else ""
+        problem(f"{place}{error.strerror or error}")
+        sys.exit(2)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Our own warnings become notes; those of other packages are for developers, not for users."""
+    if category.__module__.startswith("coheat"):
+        note(str(message))

@@ -20,3 +20,9 @@ def problem(message: str) -> None:
     """Say what went wrong on standard error, without wrapping or markup in the user's own text."""
     errors.print("[bold red]error:[/]", end=" ")
     errors.print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Say something worth knowing on standard error, such as what was left out."""
+    errors.print("[bold yellow]note:[/]", end=" ")
+    errors.print(message, markup=False, highlight=False, soft_wrap=True)

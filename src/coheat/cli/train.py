@@ -19,10 +19,10 @@ def train(
     model: str = typer.Option("coheat", help="Which model."),
     preset: str = typer.Option("default", help="Named settings, for example youshu."),
     seed: int = typer.Option(0, min=0, help="Same seed, same result."),
-    scenario: str = typer.Option(
+    scenario: str | None = typer.Option(
         None, help="How to split data that has no split: warm, cold, all or time. Default: all."
     ),
-    epochs: int = typer.Option(None, min=1, help="Short for --set epochs=N."),
+    epochs: int | None = typer.Option(None, min=1, help="Short for --set epochs=N."),
     settings: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a setting of the model or of training; repeatable."
     ),

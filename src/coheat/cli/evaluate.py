@@ -1,0 +1,78 @@
+"""coheat evaluate: how good is a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, note, print_json
+
+
+@app.command()
+def evaluate(
+    run: Path = typer.Argument(..., metavar="RUN", help="What coheat train --out wrote."),
+    data: Path | None = typer.Option(
+        None, metavar="DIR", help="Judge on this data instead of the run's own."
+    ),
+    k: list[int] = typer.Option([20], "--k", "-k", min=1, help="Length of the lists; repeatable."),
+    candidates: str = typer.Option("all", help="all bundles, or cold: only those nobody took in training."),
+    by_popularity: bool = typer.Option(
+        False, "--by-popularity", help="Recall by how often a bundle was taken in training."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure a trained model on the test and validation parts of its split.
+
+    Examples:
+
+        coheat evaluate runs/youshu
+
+        coheat evaluate runs/youshu --k 20 --k 50 --candidates cold --json
+    """
+    from coheat.errors import ConfigError
+    from coheat.runs import open_run
+
+    if candidates not in ("all", "cold"):
+        raise ConfigError(f"--candidates {candidates!r}: choose all or cold")
+    report = open_run(run).evaluate(data, k, candidates, by_popularity)  # type: ignore[arg-type]
+    if as_json:
+        print_json(report)
+        return
+    for warning in report["warnings"]:
+        note(warning)
+    _show(report)
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    title = f"{report['model']}, epoch {report['epoch']}, trained in {report['seconds']:.1f} s"
+    table = Table(title=f"{title}; candidates: {report['candidates']}", title_justify="left")
+    table.add_column("")
+    parts = [part for part in ("test", "validation") if report[part]]
+    for part in parts:
+        table.add_column(part, justify="right")
+    for name in report[parts[0]]:
+        if name != "by_popularity":
+            values = (report[part][name] for part in parts)
+            table.add_row(name, *(str(v) if name == "users" else f"{v:.4f}" for v in values))
+    console.print(table)
+    for part in parts:
+        groups = report[part].get("by_popularity")
+        if groups:
+            _show_groups(part, groups)
+
+
+def _show_groups(part: str, groups: dict[str, dict[str, float]]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{part} by training interactions of the bundle", title_justify="left")
+    columns = list(next(iter(groups.values())))
+    for name in ("interactions", *columns):
+        table.add_column(name, justify="right")
+    for group, values in groups.items():
+        table.add_row(group, *(f"{values[c]:.4f}" if "@" in c else f"{values[c]:.0f}" for c in columns))
+    console.print(table)
