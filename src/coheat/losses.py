@@ -19,7 +19,7 @@ def bpr(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
-    """Mean squared distance between the normalised rows of two views (n, d), row r counted counts[r] times."""
+    """Mean squared distance between the normalised rows of two views (n, d); row r counts counts[r] times."""
     distances = (normalize(first) - normalize(second)).square().sum(1)
     return (distances * counts).sum() / counts.sum()
 
@@ -27,9 +27,11 @@ def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
 class _Uniformity(torch.autograd.Function):
     """Value and gradient in one pass over blocks of the upper triangle, so that no (n, n) matrix is kept.
 
-    For rows of length 1, |x - y|^2 = 2 - 2<x, y>, so exp(-2 |x - y|^2) = exp(4<x, y> - 4): one matrix
-    product, one exponential. With E the matrix of count-weighted exponentials over pairs r < s and S its
-    sum, the loss is log(S / number of pairs), and its gradient with respect to row r is 4 / S * sum_s E_rs x_s.
+    -2 |x - y|^2 = 4<x, y> - 2|x|^2 - 2|y|^2 is the inner product of (2x, -2|x|^2, 1) and (2y, 1, -2|y|^2):
+    one matrix product, then one exponential. (Rows have length 1, or 0 for a bundle that lost all its items.)
+    With E the matrix of count-weighted exponentials over pairs r < s and S its sum, the loss is
+    log(S / number of pairs), and its gradient in row r is 4 / S * sum_s E_rs x_s, leaving out what points
+    along x_r itself: `normalize`, which made x, does not pass that on.
     """
 
     @staticmethod
@@ -37,18 +39,18 @@ class _Uniformity(torch.autograd.Function):
         n = counts.sum()
         # Copies of one row are at distance 0 from each other: each such pair contributes exp(0) = 1.
         total = (counts * (counts - 1)).sum() / 2
-        gradient = torch.zeros_like(x)
-        weighted = x * counts[:, None]
+        lengths, ones = -2 * x.square().sum(1, keepdim=True), x.new_ones(len(x), 1)
+        first, second = torch.cat([2 * x, lengths, ones], 1), torch.cat([2 * x, ones, lengths], 1).t()
+        weighted = torch.cat([x * counts[:, None], counts[:, None]], 1)
+        sums = torch.zeros_like(weighted)  # row r: sum_s E_rs (x_s, 1), with s's count but not yet r's
         for start in range(0, len(x), BLOCK):
             stop = min(start + BLOCK, len(x))
-            e = torch.mm(x[start:stop], x[start:].t()).mul_(4).sub_(4).exp_()
+            e = torch.mm(first[start:stop], second[:, start:]).exp_()
             e[:, : stop - start].triu_(1)  # the block on the diagonal: each pair once
-            left = torch.mm(e, weighted[start:])
-            rows = e @ counts[start:]
-            total = total + (rows * counts[start:stop]).sum()
-            gradient[start:stop] += left * counts[start:stop, None]
-            gradient[start:] += torch.mm(e.t(), weighted[start:stop]) * counts[start:, None]
-        ctx.save_for_backward(gradient.mul_(4 / total))
+            sums[start:stop].addmm_(e, weighted[start:])
+            sums[start:].addmm_(e.t(), weighted[start:stop])
+        total = total + (sums[:, -1] * counts).sum() / 2
+        ctx.save_for_backward(sums[:, :-1] * (4 / total * counts)[:, None])
         return torch.log(total / (n * (n - 1) / 2))
 
     @staticmethod

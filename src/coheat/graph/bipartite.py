@@ -81,14 +81,15 @@ class Direction:
     @cached_property
     def full(self) -> Propagation:
         """All rows, no edge dropped: what evaluation and serving use."""
-        return self.select(self.all_rows, self.everything)
+        return self.select(None, self.everything)
 
-    def select(self, rows: Indices, mask: Mask, degrees: Degrees = "after") -> Propagation:
-        """The chosen target rows without the dropped edges, weighed by the degrees after (or before) dropping.
+    def select(self, rows: Indices | None, mask: Mask, degrees: Degrees = "after") -> Propagation:
+        """The chosen targets (all for None) without dropped edges, weighed by degrees after (or before) it.
 
         The degree of a source counts all of its kept edges, also those of targets not chosen, so that
         the chosen rows are exactly the rows of the whole dropped and normalised matrix.
         """
+        rows = self.all_rows if rows is None else rows
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
         ranges = even_ranges(len(rows), len(self.sources))
         run_ranges(kernels.count_kept, ranges, rows, self.indptr, mask, indptr)
@@ -158,7 +159,7 @@ class _KernelProduct(torch.autograd.Function):
         return out, None, None
 
 
-def torch_product(x: Tensor, propagation: Propagation, normalise: bool) -> Tensor:
+def torch_product(x: Tensor, propagation: Propagation, normalise: bool = False) -> Tensor:
     """The same product in ordinary torch operations, for devices the kernels do not reach."""
     p = propagation
     targets = torch.from_numpy(np.repeat(np.arange(p.n_targets), np.diff(p.indptr))).to(x.device)
@@ -193,9 +194,9 @@ class _TakeRows(torch.autograd.Function):
         return out, None
 
 
-def take_rows(x: Tensor, rows: Indices) -> Tensor:
-    """x[rows], where no row stands twice."""
-    if len(rows) == x.shape[0]:
+def take_rows(x: Tensor, rows: Indices | None) -> Tensor:
+    """x[rows], where no row stands twice; all of x for None."""
+    if rows is None:
         return x
     taken: Tensor = _TakeRows.apply(x, torch.from_numpy(rows).to(x.device))  # type: ignore[no-untyped-call]
     return taken
@@ -219,8 +220,6 @@ def light_gcn(
     other way round. The output is layer 0 plus each propagated layer scaled to length 1
     (`normalise_layers`), or the sum of layer k / (k + 1) without scaling.
     """
-    left_rows = graph.left.all_rows if left_rows is None else left_rows
-    right_rows = graph.right.all_rows if right_rows is None else right_rows
     sides = (
         (graph.left, left_rows, graph.left.everything if left_mask is None else left_mask),
         (graph.right, right_rows, graph.right.everything if right_mask is None else right_mask),
@@ -228,9 +227,7 @@ def light_gcn(
     outputs = [take_rows(left, left_rows), take_rows(right, right_rows)]
     layers = left, right
     for k in range(1, n_layers):  # inner layers need all rows: each is a neighbour of something
-        to_left, to_right = (
-            direction.select(direction.all_rows, mask, degrees) for direction, _, mask in sides
-        )
+        to_left, to_right = (direction.select(None, mask, degrees) for direction, _, mask in sides)
         layers = multiply(layers[1], to_left), multiply(layers[0], to_right)
         for side, (_, rows, _) in enumerate(sides):
             layer = take_rows(layers[side], rows)

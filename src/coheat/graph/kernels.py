@@ -5,7 +5,7 @@ a *target* row receives a weighted sum of *source* rows; `indptr[t]:indptr[t + 1
 """
 
 # numba functions carry no types that mypy could use
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import numba
@@ -16,7 +16,7 @@ compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "
 
 @compiled
 def _mix(x, multiplier):
-    """One round of a 32-bit finaliser: shift, xor, multiply. The casts keep numba from widening to 64 bits."""
+    """One round of a 32-bit finaliser: shift, xor, multiply. The casts keep numba at 32 bits."""
     return np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * multiplier)
 
 
@@ -138,7 +138,7 @@ def scatter(start, stop, indptr, sources, weights, x, out):
 
 @compiled
 def normalise(start, stop, x, lengths):
-    """Divide each row by its length, in place; a zero row stays zero. Lengths are kept for the backward pass."""
+    """Divide each row by its length, in place; lengths are for the backward pass, a zero row stays zero."""
     width = x.shape[1]
     for t in range(start, stop):
         row = x[t]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,32 +28,19 @@ def n_threads() -> int:
 
 
 @cache
-def _pool(process: int) -> ThreadPoolExecutor:  # one per process: threads do not survive a fork
-    return ThreadPoolExecutor(n_threads(), thread_name_prefix="coheat-kernel")
-
-
-def run_tasks(tasks: list[Callable[[], Any]]) -> None:
-    """Run independent tasks side by side and wait for all; the first failure is raised."""
-    if len(tasks) == 1:
-        tasks[0]()
-        return
-    futures = [_pool(os.getpid()).submit(task) for task in tasks[1:]]
-    tasks[0]()  # this thread works too
-    wait(futures)
-    for future in futures:
-        future.result()
+def _pool(process: int) -> ThreadPoolExecutor:
+    """One pool per process, since threads do not survive a fork."""
+    return ThreadPoolExecutor(n_threads(), thread_name_prefix=f"coheat-{process}")
 
 
 def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *arguments: Any) -> None:
     """Call kernel(start, stop, *arguments) for each range between neighbouring boundaries."""
-    run_tasks(
-        [
-            lambda a=int(a), b=int(b): kernel(a, b, *arguments)
-            for a, b in zip(boundaries[:-1], boundaries[1:], strict=True)
-            if b > a
-        ]
-        or [lambda: None]
-    )
+    ranges = [(int(start), int(stop)) for start, stop in pairwise(boundaries) if stop > start]
+    futures = [_pool(os.getpid()).submit(kernel, *ends, *arguments) for ends in ranges[1:]]
+    if ranges:
+        kernel(*ranges[0], *arguments)  # this thread works too
+    for future in futures:
+        future.result()
 
 
 def even_ranges(n: int, work: int | None = None) -> npt.NDArray[np.int64]:

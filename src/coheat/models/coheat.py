@@ -215,6 +215,11 @@ class CoHeat(Model):
         candidates = self.warm_bundles if self.config.negatives == "warm" else None
         return triples(self.data.user_bundle, batch_size, rng, candidates, self.config.drop_last_batch)
 
+    def n_batches(self, batch_size: int) -> int:
+        if self.config.drop_last_batch:
+            return super().n_batches(batch_size)
+        return -(-self.data.user_bundle.nnz // batch_size)
+
     def draw_masks(self, rng: np.random.Generator) -> Masks:
         """Which edges stay, drawn for each direction of each graph."""
         config = self.config

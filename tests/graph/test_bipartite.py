@@ -1,0 +1,129 @@
+"""Compiled products against dense matrices, and what dropping edges must and must not do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coheat.data.dataset import Sparse, relation
+from coheat.graph import parallel
+from coheat.graph.bipartite import BipartiteGraph, Direction, light_gcn, multiply, torch_product
+
+
+def random_relation(seed: int, n_rows: int, n_columns: int, density: float = 0.3) -> Sparse:
+    rng = np.random.default_rng(seed)
+    return relation(*np.nonzero(rng.random((n_rows, n_columns)) < density), (n_rows, n_columns))
+
+
+def dense_normalised(matrix: Sparse, mask: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> np.ndarray:  # type: ignore[type-arg]
+    """D^-1/2 A D^-1/2 of the kept edges, written out."""
+    kept = matrix.toarray().astype(np.float64)
+    kept[kept > 0] = mask
+    rows, columns = kept.sum(1, keepdims=True), kept.sum(0, keepdims=True)
+    return np.divide(kept, np.sqrt(rows * columns), out=np.zeros_like(kept), where=kept > 0)
+
+
+@given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 12), st.floats(0, 0.9))
+@settings(max_examples=60, deadline=None)
+def test_selected_rows_are_the_rows_of_the_whole_dropped_graph(
+    seed: int, n_rows: int, n_columns: int, dropout: float
+) -> None:
+    direction = Direction(random_relation(seed, n_rows, n_columns), "symmetric")
+    rng = np.random.default_rng(seed)
+    mask = direction.draw_mask(dropout, rng)
+    rows = rng.permutation(n_rows)[: rng.integers(1, n_rows + 1)]
+    matrix = random_relation(seed, n_rows, n_columns)
+    expected = dense_normalised(matrix, mask)[rows]
+    assert np.allclose(direction.select(rows, mask).dense(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("small", [1, 10**9], ids=["threads", "one thread"])
+def test_product_and_gradient_equal_torch(
+    normalise: bool, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "SMALL", small)
+    direction = Direction(random_relation(3, 50, 40, 0.2), "symmetric")
+    mask = direction.draw_mask(0.4, np.random.default_rng(0))
+    propagation = direction.select(np.arange(49, -1, -2), mask)
+    weights = torch.randn(25, 16, generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for product in (multiply, torch_product):
+        x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        out = product(x, propagation, normalise)
+        (out * weights).sum().backward()  # type: ignore[no-untyped-call]
+        gradients.append((out.detach(), x.grad))
+    (kernel_out, kernel_grad), (torch_out, torch_grad) = gradients
+    assert kernel_grad is not None
+    assert torch_grad is not None
+    assert torch.allclose(kernel_out, torch_out, atol=1e-6)
+    assert torch.allclose(kernel_grad, torch_grad, atol=1e-5)
+
+
+def test_mean_pooling_averages_what_is_left() -> None:
+    matrix = relation([0, 0, 0, 1, 2], [0, 1, 2, 2, 0], (4, 3))
+    pooling = Direction(matrix, "mean")
+    x = torch.tensor([[1.0], [2.0], [6.0]])
+    assert multiply(x, pooling.full).flatten().tolist() == [3.0, 6.0, 1.0, 0.0]
+    mask = np.array([1, 0, 1, 0, 1], dtype=np.uint8)
+    chosen = pooling.select(np.array([1, 0]), mask)
+    assert multiply(x, chosen).flatten().tolist() == [0.0, 3.5]
+
+
+def test_needed_sources_leave_the_product_unchanged() -> None:
+    direction = Direction(random_relation(5, 6, 30, 0.1), "mean")
+    x = torch.randn(30, 4)
+    needed, small = direction.full.on_needed_sources()
+    assert len(needed) < 30
+    assert torch.equal(multiply(x[torch.from_numpy(needed)], small), multiply(x, direction.full))
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.8])
+def test_masks_keep_the_right_share_and_are_independent(dropout: float) -> None:
+    direction = Direction(random_relation(0, 300, 300, 0.5), "symmetric")
+    rng = np.random.default_rng(0)
+    n, draws = len(direction.sources), 50
+    masks = np.stack([direction.draw_mask(dropout, rng) for _ in range(draws)]).astype(np.float64)
+    sigma = np.sqrt(dropout * (1 - dropout))
+    assert masks.mean() == pytest.approx(1 - dropout, abs=5 * sigma / np.sqrt(n * draws))
+    # Each edge and each draw scatters as a fair coin would: neither frozen edges nor frozen draws.
+    assert masks.mean(0).std() == pytest.approx(sigma / np.sqrt(draws), rel=0.05)
+    assert masks.mean(1).std() == pytest.approx(sigma / np.sqrt(n), rel=0.5)
+    centred = (masks - masks.mean()) / sigma
+    for other in (centred[:, 1:] * centred[:, :-1], centred[1:] * centred[:-1]):  # neighbours, next draws
+        assert abs(other.mean()) < 5 / np.sqrt(other.size)
+
+
+def test_no_dropout_keeps_everything_and_same_generator_same_mask() -> None:
+    direction = Direction(random_relation(0, 30, 30), "symmetric")
+    assert direction.draw_mask(0.0, np.random.default_rng(0)).all()
+    first, second = (direction.draw_mask(0.3, np.random.default_rng(7)) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_masks_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    direction = Direction(random_relation(0, 300, 300, 0.5), "symmetric")
+    whole = direction.draw_mask(0.3, np.random.default_rng(7))
+    monkeypatch.setattr(parallel, "n_threads", lambda: 1)
+    assert np.array_equal(whole, direction.draw_mask(0.3, np.random.default_rng(7)))
+
+
+def test_light_gcn_by_hand() -> None:
+    """Two users, two bundles, three edges: layer 1 of user 0 is b0 / sqrt(2*1) + b1 / sqrt(2*2)."""
+    graph = BipartiteGraph(relation([0, 0, 1], [0, 1, 1], (2, 2)))
+    users, bundles = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [5.0]])
+    left, right = light_gcn(graph, users, bundles, n_layers=1, normalise_layers=False)
+    assert left.flatten().tolist() == pytest.approx([1 + (3 / 2**0.5 + 5 / 2) / 2, 2 + 5 / 2**0.5 / 2])
+    assert right.flatten().tolist() == pytest.approx([3 + 1 / 2**0.5 / 2, 5 + (1 / 2 + 2 / 2**0.5) / 2])
+    left, _ = light_gcn(graph, users, bundles, n_layers=1)
+    assert left.flatten().tolist() == pytest.approx([2.0, 3.0])  # in one dimension a unit vector is 1
+
+
+def test_an_isolated_node_keeps_its_own_vector() -> None:
+    graph = BipartiteGraph(relation([0], [0], (2, 2)))
+    left, right = light_gcn(graph, torch.ones(2, 3), torch.ones(2, 3), n_layers=2)
+    assert left[1].tolist() == [1.0, 1.0, 1.0]
+    assert right[1].tolist() == [1.0, 1.0, 1.0]

@@ -1,0 +1,67 @@
+"""Losses against their definitions, value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import normalize
+
+from coheat import losses
+
+
+def test_bpr_by_hand() -> None:
+    value = losses.bpr(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0]))
+    expected = (torch.log1p(torch.exp(torch.tensor(-1.0))) + torch.log(torch.tensor(2.0))) / 2
+    assert value.item() == pytest.approx(expected.item())
+    assert losses.bpr(torch.tensor([1e4]), torch.tensor([-1e4])).item() == 0.0
+    assert losses.bpr(torch.tensor([-1e4]), torch.tensor([1e4])).item() == 2e4  # no overflow
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_uniformity_equals_pdist_over_the_repeated_rows(seed: int, n: int, with_zero_row: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    if with_zero_row:
+        rows[0] = 0
+    counts = torch.randint(1, 4, (n,), generator=generator)
+    repeated = rows.repeat_interleave(counts, 0).requires_grad_()
+    expected = torch.pdist(normalize(repeated)).square().mul(-2).exp().mean().log()
+    expected.backward()
+    distinct = rows.clone().requires_grad_()
+    value = losses.uniformity(distinct, counts.double())
+    value.backward()  # type: ignore[no-untyped-call]
+    assert value.item() == pytest.approx(expected.item(), abs=1e-9)
+    assert repeated.grad is not None
+    summed = torch.zeros_like(rows).index_add(0, torch.arange(n).repeat_interleave(counts), repeated.grad)
+    assert distinct.grad is not None
+    start = int(with_zero_row)  # direction of a zero row is undefined; nothing ever asks for it
+    assert torch.allclose(distinct.grad[start:], summed[start:], atol=1e-9)
+
+
+def test_uniformity_is_the_same_for_any_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, counts = torch.randn(37, 8, dtype=torch.float64), torch.ones(37, dtype=torch.float64)
+    values = []
+    for block in (1, 5, 37, 64):
+        monkeypatch.setattr(losses, "BLOCK", block)
+        values.append(losses.uniformity(rows, counts).item())
+    assert values == pytest.approx([values[0]] * 4, abs=1e-12)
+
+
+def test_a_single_row_has_no_uniformity() -> None:
+    row = torch.ones(1, 4, requires_grad=True)
+    value = losses.uniformity(row, torch.ones(1))
+    value.backward()  # type: ignore[no-untyped-call]
+    assert value.item() == 0.0
+
+
+def test_alignment_counts_rows_as_often_as_they_stand_in_the_batch() -> None:
+    first, second = torch.randn(4, 6), torch.randn(4, 6)
+    counts = torch.tensor([1.0, 2.0, 3.0, 1.0])
+    repeat = counts.long()
+    a, b = normalize(first).repeat_interleave(repeat, 0), normalize(second).repeat_interleave(repeat, 0)
+    assert losses.alignment(first, second, counts).item() == pytest.approx(
+        (a - b).square().sum(1).mean().item()
+    )
