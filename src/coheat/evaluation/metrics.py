@@ -41,12 +41,11 @@ def ndcg(ranked: npt.NDArray[Any], relevant: Sparse, k: int) -> PerUser:
     DCG = sum over j <= k of [L_j in T] / log2(j + 1); the ideal list starts with all positives, and
     is cut at k too: sum over j <= min(k, |T|) of 1 / log2(j + 1).
     """
-    found = hits(ranked, relevant, k)
     gains = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.concatenate([[0.0], np.cumsum(gains)])
-    return _ratio(
-        (found * gains[: found.shape[1]]).sum(axis=1), ideal[np.minimum(np.diff(relevant.indptr), k)]
-    )
+    # Both sums are taken in order of rank, so that a perfect list gives exactly 1.
+    gained = np.cumsum(hits(ranked, relevant, k) * gains[: ranked.shape[1]], axis=1)[:, -1]
+    return _ratio(gained, ideal[np.minimum(np.diff(relevant.indptr), k)])
 
 
 def coverage(ranked: npt.NDArray[Any], candidates: Mask, k: int) -> float:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.errors import ConfigError, TrainingError
+from coheat.graph.parallel import even_ranges, run_ranges
 from coheat.models.base import FloatArray, Scorer
 
 TILE = 256
@@ -54,22 +52,25 @@ def top_bundles(
     ids = np.full((len(users), k), -1, dtype=np.int32)
     best = np.full((len(users), k), -np.inf, dtype=np.float32)
 
-    def rank(start: int, scores: FloatArray) -> bool:
-        part = slice(start, start + TILE)
-        return bool(_rank(scores, users[part], seen.indptr, seen.indices, allowed, ids[part], best[part]))
+    def rank_block(first: int, last: int) -> None:
+        starts = range(first, min(last, len(users)), TILE)
+        # Scorers use all cores themselves, so tiles are scored one by one and ranked side by side.
+        tiles = [_score_tile(scorer, users[start : start + TILE], n_bundles) for start in starts]
 
-    tiles_per_block = -(-block_size // TILE)
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, tiles_per_block)) as pool:
-        for first in range(0, len(users), tiles_per_block * TILE):
-            last = min(first + tiles_per_block * TILE, len(users))
-            starts = range(first, last, TILE)
-            # Scorers use all cores themselves, so tiles are scored one by one and ranked side by side.
-            tiles = [_score_tile(scorer, users[start : start + TILE], n_bundles) for start in starts]
-            if not all(pool.map(rank, starts, tiles)):
-                raise TrainingError(
-                    "the model scores some bundles as NaN (not a number), so they cannot be ranked; "
-                    "its training has most likely diverged: train again with a lower learning_rate"
-                )
+        def rank(from_tile: int, to_tile: int) -> None:
+            for start, tile in zip(starts[from_tile:to_tile], tiles[from_tile:to_tile], strict=True):
+                part = slice(start, start + TILE)
+                if not _rank(tile, users[part], seen.indptr, seen.indices, allowed, ids[part], best[part]):
+                    raise TrainingError(
+                        "the model scores some bundles as NaN (not a number), so they cannot be ranked; "
+                        "its training has most likely diverged: train again with a lower learning_rate"
+                    )
+
+        run_ranges(rank, even_ranges(len(tiles), work=len(tiles) * TILE * n_bundles))
+
+    block = -(-block_size // TILE) * TILE
+    for first in range(0, len(users), block):
+        rank_block(first, first + block)
     return ids, best
 
 

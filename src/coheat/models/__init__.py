@@ -9,7 +9,6 @@ from coheat.models.popularity import Popularity
 
 MODELS: dict[str, type[Model]] = {
     "coheat": CoHeat,
-
     "counting": Counting,
     "popularity": Popularity,
 }

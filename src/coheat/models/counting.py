@@ -59,6 +59,9 @@ class Counting(Untrained):
         exponents = self.config.size_exponents
         self.size_exponent.fill_(exponents[min(progress.epoch, len(exponents)) - 1])
 
+    def facts(self) -> dict[str, float]:
+        return {"size_exponent": float(self.size_exponent)}
+
     def vectors(self) -> Vectors:
         raise ConfigError(
             "the model 'counting' compares lists of items and has no vectors to export; "

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from ranking_oracle import Case, TableScorer, cases, random_relation, row_set, slow_list
+
+from coheat.data import relation
+from coheat.data.dataset import Indices
+from coheat.errors import ConfigError, TrainingError
+from coheat.evaluation import top_bundles
+from coheat.evaluation.ranking import TILE
+from coheat.models.base import FloatArray, Vectors, VectorScorer
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 15))
+def test_lists_equal_the_slow_version(case: Case, k: int) -> None:
+    n_users, n_bundles = case.table.shape
+    seen = case.train.user_bundle
+    ids, scores = top_bundles(TableScorer(case.table), np.arange(n_users), seen, k, case.candidates)
+    outside = set(range(n_bundles)) - set(np.flatnonzero(case.candidates).tolist())
+    for user in range(n_users):
+        expected = slow_list(case.table[user], row_set(seen, user) | outside, k)
+        filled = len(expected)
+        assert ids[user].tolist() == expected + [-1] * (k - filled)
+        assert scores[user].tolist() == case.table[user][expected].tolist() + [-np.inf] * (k - filled)
+
+
+def test_ties_go_to_the_lower_position_and_own_bundles_never_appear() -> None:
+    table = [[1, 2, 2, 0, 2], [5, 5, 5, 5, 5]]
+    seen = relation([0, 1, 1], [1, 0, 3], (2, 5))
+    ids, scores = top_bundles(TableScorer(table), np.array([0, 1]), seen, 4)
+    assert ids.tolist() == [[2, 4, 0, 3], [1, 2, 4, -1]]
+    assert scores.tolist() == [[2, 2, 1, 0], [5, 5, 5, -np.inf]]
+    assert ids.dtype == np.int32
+    assert scores.dtype == np.float32
+
+
+def test_users_in_any_order_and_repeated() -> None:
+    table = np.eye(3)
+    ids, _ = top_bundles(TableScorer(table), np.array([2, 0, 2]), relation([], [], (3, 3)), 1)
+    assert ids.tolist() == [[2], [0], [2]]
+
+
+def test_no_users_give_no_lists() -> None:
+    ids, scores = top_bundles(TableScorer(np.ones((2, 3))), np.array([], int), relation([], [], (2, 3)), 4)
+    assert ids.shape == scores.shape == (0, 4)
+
+
+class ShapeSensitiveScorer:
+    """Scores that depend on how many users are asked for and on their place, as rounding in BLAS may."""
+
+    def __init__(self, table: FloatArray):
+        self.table = table
+
+    def scores(self, users: Indices) -> FloatArray:
+        place = np.arange(len(users), dtype=np.float32)[:, None]
+        return np.asarray(np.sin(self.table[users] * (len(users) + place)), dtype=np.float32)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 4 * TILE), st.integers(1, 3 * TILE))
+@example(1, 2 * TILE + 1)
+@example(TILE + 1, 2 * TILE)
+@example(10**9, 3 * TILE)
+def test_block_size_changes_no_bit(block_size: int, n_users: int) -> None:
+    rng = np.random.default_rng(n_users)
+    scorer = ShapeSensitiveScorer(rng.normal(size=(n_users, 9)).astype(np.float32))
+    seen = random_relation(rng, (n_users, 9), 0.2)
+    users = np.arange(n_users)
+    expected_ids, expected_scores = top_bundles(scorer, users, seen, 5)
+    ids, scores = top_bundles(scorer, users, seen, 5, block_size=block_size)
+    assert np.array_equal(ids, expected_ids)
+    assert np.array_equal(scores, expected_scores)
+
+
+def test_block_size_changes_no_bit_of_a_matrix_product() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = Vectors(torch.randn(1001, 33, generator=generator), torch.randn(77, 33, generator=generator))
+    seen = relation([], [], (1001, 77))
+    results = [
+        top_bundles(VectorScorer(vectors), np.arange(1001), seen, 77, block_size=size)
+        for size in (1, 300, 512, 5000)
+    ]
+    for ids, scores in results[1:]:
+        assert np.array_equal(ids, results[0][0])
+        assert np.array_equal(scores, results[0][1])
+
+
+def test_memory_is_bounded_by_the_block() -> None:
+    """However many users there are, only one block of scores is alive at a time."""
+
+    class FlatScorer:
+        def scores(self, users: Indices) -> FloatArray:
+            return np.zeros((len(users), 2000), dtype=np.float32)
+
+    users, seen = np.arange(10 * TILE), relation([], [], (10 * TILE, 2000))
+    top_bundles(FlatScorer(), users[:1], seen, 2)  # compile
+    tracemalloc.start()
+    try:
+        top_bundles(FlatScorer(), users, seen, 2, block_size=2 * TILE)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    block_bytes = 2 * TILE * 2000 * 4
+    assert block_bytes < peak < 1.2 * block_bytes
+
+
+def test_nan_is_refused_with_advice() -> None:
+    table = np.zeros((3, 4))
+    table[2, 3] = np.nan
+    with pytest.raises(TrainingError, match=r"NaN.*learning_rate"):
+        top_bundles(TableScorer(table), np.arange(3), relation([], [], (3, 4)), 2)
+
+
+@pytest.mark.parametrize(("k", "block_size", "named"), [(0, 8, "k = 0"), (3, 0, "block_size = 0")])
+def test_impossible_sizes_are_refused(k: int, block_size: int, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        top_bundles(TableScorer(np.ones((1, 2))), np.arange(1), relation([], [], (1, 2)), k, None, block_size)
+
+
+def test_a_scorer_of_the_wrong_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        top_bundles(TableScorer(np.ones((1, 2))), np.arange(1), relation([], [], (1, 3)), 1)
+    with pytest.raises(ValueError, match="3 bundles"):
+        top_bundles(TableScorer(np.ones((1, 3))), np.arange(1), relation([], [], (1, 3)), 1, np.ones(2, bool))
+
+
+def test_much_faster_than_sorting_everything() -> None:
+    rng = np.random.default_rng(0)
+    n_users, n_bundles, k = 2048, 4771, 20
+    scorer = TableScorer(rng.normal(size=(n_users, n_bundles)))
+    seen = random_relation(rng, (n_users, n_bundles), 0.001)
+    users = np.arange(n_users)
+    top_bundles(scorer, users[:1], seen, k)  # compile
+
+    def plain() -> npt.NDArray[np.int64]:
+        scores = scorer.scores(users)
+        scores[seen.toarray() > 0] = -np.inf
+        order: npt.NDArray[np.int64] = np.argsort(-scores, axis=1, kind="stable")
+        return order[:, :k]
+
+    started = time.perf_counter()
+    expected = plain()
+    plain_seconds = time.perf_counter() - started
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        ids, _ = top_bundles(scorer, users, seen, k)
+        seconds.append(time.perf_counter() - started)
+    assert np.array_equal(ids, expected)
+    assert min(seconds) < plain_seconds / 3
