@@ -29,7 +29,7 @@ def test_uniformity_equals_pdist_over_the_repeated_rows(seed: int, n: int, with_
     counts = torch.randint(1, 4, (n,), generator=generator)
     repeated = rows.repeat_interleave(counts, 0).requires_grad_()
     expected = torch.pdist(normalize(repeated)).square().mul(-2).exp().mean().log()
-    expected.backward()
+    expected.backward()  # type: ignore[no-untyped-call]
     distinct = rows.clone().requires_grad_()
     value = losses.uniformity(distinct, counts.double())
     value.backward()  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,20 +11,24 @@ from hypothesis import strategies as st
 
 from coheat.data.dataset import Sparse, relation
 from coheat.graph import parallel
-from coheat.graph.bipartite import BipartiteGraph, Direction, light_gcn, multiply, torch_product
+from coheat.graph.bipartite import BipartiteGraph, Direction, Mask, light_gcn, multiply, torch_product
 
 
 def random_relation(seed: int, n_rows: int, n_columns: int, density: float = 0.3) -> Sparse:
     rng = np.random.default_rng(seed)
-    return relation(*np.nonzero(rng.random((n_rows, n_columns)) < density), (n_rows, n_columns))
+    rows, columns = np.nonzero(rng.random((n_rows, n_columns)) < density)
+    return relation(rows, columns, (n_rows, n_columns))
 
 
-def dense_normalised(matrix: Sparse, mask: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> np.ndarray:  # type: ignore[type-arg]
+def dense_normalised(matrix: Sparse, mask: Mask) -> npt.NDArray[np.float64]:
     """D^-1/2 A D^-1/2 of the kept edges, written out."""
     kept = matrix.toarray().astype(np.float64)
     kept[kept > 0] = mask
     rows, columns = kept.sum(1, keepdims=True), kept.sum(0, keepdims=True)
-    return np.divide(kept, np.sqrt(rows * columns), out=np.zeros_like(kept), where=kept > 0)
+    normalised: npt.NDArray[np.float64] = np.divide(
+        kept, np.sqrt(rows * columns), out=np.zeros_like(kept), where=kept > 0
+    )
+    return normalised
 
 
 @given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 12), st.floats(0, 0.9))

@@ -33,7 +33,7 @@ def small_data(seed: int = 0, n_users: int = 9, n_bundles: int = 7, n_items: int
         Vocabulary((f"u{i}" for i in range(n_users)), "user"),
         Vocabulary((f"b{i}" for i in range(n_bundles)), "bundle"),
         Vocabulary((f"i{i}" for i in range(n_items)), "item"),
-        *(relation(*np.nonzero(m), m.shape) for m in (user_bundle, user_item, bundle_item)),
+        *(relation(m.nonzero()[0], m.nonzero()[1], m.shape) for m in (user_bundle, user_item, bundle_item)),
     )
 
 
@@ -92,7 +92,7 @@ def test_torch_operations_equal_the_kernels(monkeypatch: pytest.MonkeyPatch) -> 
     model = model_for(data, n_layers=2)
     model.begin_epoch(Progress(40, 100))
     batch, masks = next(model.batches(2048)), model.batch_masks()
-    results = []
+    results: list[list[torch.Tensor | None]] = []
     for forced in (False, True):
         if forced:
             monkeypatch.setattr(bipartite, "multiply", bipartite.torch_product)
@@ -100,7 +100,7 @@ def test_torch_operations_equal_the_kernels(monkeypatch: pytest.MonkeyPatch) -> 
         model.zero_grad()
         terms = model.loss_given(batch, masks)
         torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-        results.append([t.detach() for t in terms.values()] + [p.grad for p in model.parameters()])
+        results.append([*(t.detach() for t in terms.values()), *(p.grad for p in model.parameters())])
     for kernel, plain in zip(*results, strict=True):
         assert kernel is not None
         assert plain is not None

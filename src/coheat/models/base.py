@@ -6,7 +6,7 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -93,6 +93,10 @@ class Model(nn.Module):
     Config: ClassVar[type[Settings]] = ModelConfig
     places_cold_bundles: ClassVar[bool] = False
     """Whether a bundle without training interactions gets a meaningful score."""
+    contract_settings: ClassVar[Mapping[str, Any]] = {}
+    """Settings with which this model learns a small planted world (see `coheat.contract`)."""
+    contract_exceptions: ClassVar[Mapping[str, str]] = {}
+    """Checks of `coheat.contract` that this model cannot pass by its nature, each with the reason."""
 
     def __init__(self, data: BundleData, config: Settings, rng: Randomness):
         super().__init__()

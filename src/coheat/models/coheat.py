@@ -218,7 +218,7 @@ class CoHeat(Model):
     def n_batches(self, batch_size: int) -> int:
         if self.config.drop_last_batch:
             return super().n_batches(batch_size)
-        return -(-self.data.user_bundle.nnz // batch_size)
+        return -(-int(self.data.user_bundle.nnz) // batch_size)
 
     def draw_masks(self, rng: np.random.Generator) -> Masks:
         """Which edges stay, drawn for each direction of each graph."""

@@ -1,0 +1,272 @@
+"""What every model promises, as checks that run over the whole table `MODELS`, and over yours.
+
+Each check takes a model's class and a small world with a known answer (`planted_world`), and raises an
+AssertionError that says what is broken. A model that cannot keep a promise by its nature says so, with the
+reason, in `contract_exceptions`; the check then has to fail, so that no exception outlives its reason.
+
+    import pytest
+    from coheat.contract import CHECKS, run_check
+
+    @pytest.mark.parametrize("check", CHECKS)
+    def test_my_model(check, tmp_path):
+        run_check(check, MyModel, tmp_path)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coheat.artifact import Description, load_artifact, save_artifact
+from coheat.config import Settings
+from coheat.data.dataset import relation
+from coheat.data.split import Split
+from coheat.data.synthetic import planted_world
+from coheat.errors import ConfigError
+from coheat.models import MODELS
+from coheat.models.base import FloatArray, Model, Progress
+from coheat.rng import Randomness
+from coheat.training import FitResult, TrainingSettings, fit
+
+# Settings that let any model learn a small world in seconds; a model without such a field ignores it.
+SMALL_WORLD_SETTINGS: dict[str, Any] = {"embedding_size": 16, "learning_rate": 0.02}
+TRAINING = TrainingSettings(epochs=40, batch_size=64, evaluate_every=5)
+
+
+def small_config(model: type[Model], **settings: Any) -> Settings:
+    """The model's config for small worlds: its defaults, its own `contract_settings`, and `settings`."""
+    fields = model.Config.model_fields
+    values = {key: value for key, value in SMALL_WORLD_SETTINGS.items() if key in fields}
+    return model.Config.create({**values, **model.contract_settings, **settings})
+
+
+def build(model: type[Model], split: Split, seed: int = 0) -> Model:
+    return model(split.train, small_config(model), Randomness(seed))
+
+
+def trained(model: type[Model], split: Split, seed: int = 0, **options: Any) -> tuple[Model, FitResult]:
+    instance = build(model, split, seed)
+    return instance, fit(instance, split, TRAINING, **options)
+
+
+def all_scores(model: Model) -> FloatArray:
+    model.eval()
+    return model.scorer().scores(np.arange(model.data.n_users))
+
+
+def loss_terms_are_finite(model: type[Model], directory: Path) -> None:
+    instance = build(model, planted_world())
+    instance.begin_epoch(Progress(1, 10))
+    for batch in instance.batches(32):
+        for name, term in instance.loss(batch).items():
+            assert term.ndim == 0, f"loss term {name!r} must be a single number"
+            assert torch.isfinite(term), f"loss term {name!r} is {term.item()}"
+
+
+def every_parameter_learns(model: type[Model], directory: Path) -> None:
+    """After a few steps every parameter that is not declared frozen has moved."""
+    instance = build(model, planted_world())
+    before = {name: p.detach().clone() for name, p in instance.named_parameters() if p.requires_grad}
+    optimizers = instance.optimizers()
+    for epoch in (1, 2):
+        instance.begin_epoch(Progress(epoch, 2))
+        for batch in instance.batches(32):
+            instance.step(batch, optimizers)
+    for name, parameter in instance.named_parameters():
+        if parameter.requires_grad:
+            assert not torch.equal(parameter.detach(), before[name]), f"parameter {name!r} never moves"
+
+
+def loss_falls(model: type[Model], directory: Path) -> None:
+    """The mean ranking loss of the last epochs is below that of the first ones.
+
+    Schedules may change other terms, so a model names the term that must fall: its first.
+    """
+    result = trained(model, planted_world())[1]
+    terms = [next(iter(record["terms"].values())) for record in result.history if record["terms"]]
+    if terms:
+        assert np.mean(terms[-3:]) < np.mean(terms[:3]), f"the loss went from {terms[0]} to {terms[-1]}"
+
+
+def planted_answer_is_ranked_first(model: type[Model], directory: Path) -> None:
+    """Warm bundles that a user held out stand before the bundles of other groups."""
+    split = planted_world()
+    instance = trained(model, split)[0]
+    warm = split.train.popularity > 0
+    found = _recall(instance, split, warm)
+    assert found > 0.9, f"recall of planted warm bundles is {found:.2f}"
+
+
+def planted_cold_answer_is_ranked_first(model: type[Model], directory: Path) -> None:
+    """Bundles that nobody took in training are found too, by a model that claims to place them."""
+    split = planted_world()
+    instance = trained(model, split)[0]
+    cold = split.train.popularity == 0
+    found = _recall(instance, split, cold)
+    if model.places_cold_bundles:
+        assert found > 0.9, f"recall of planted cold bundles is {found:.2f}"
+
+
+def _recall(model: Model, split: Split, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+    """Recall of the wanted bundles when only they are ranked, with lists as long as a group has them."""
+    held_out = (split.validation + split.test).tocsr()
+    rows, columns = held_out.nonzero()
+    keep = wanted[columns]
+    relevant = relation(rows[keep], columns[keep], held_out.shape)
+    scores = all_scores(model)
+    scores[:, ~wanted] = -np.inf
+    train_rows, train_columns = split.train.user_bundle.nonzero()
+    scores[train_rows, train_columns] = -np.inf
+    hits = total = 0
+    for user in range(split.train.n_users):
+        own = set(relevant.indices[relevant.indptr[user] : relevant.indptr[user + 1]].tolist())
+        top = np.argsort(-scores[user], kind="stable")[: len(own)]
+        hits, total = hits + len(own & set(top.tolist())), total + len(own)
+    return hits / total
+
+
+def scores_are_finite(model: type[Model], directory: Path) -> None:
+    split = planted_world()
+    instance = build(model, split)
+    instance.begin_epoch(Progress(1, 10))
+    scores = all_scores(instance)
+    assert scores.shape == (split.train.n_users, split.train.n_bundles)
+    assert scores.dtype == np.float32
+    assert np.isfinite(scores).all(), "some bundle has a score that is not finite"
+
+
+def one_user_equals_the_same_user_in_a_batch(model: type[Model], directory: Path) -> None:
+    instance = trained(model, planted_world())[0]
+    scorer, everyone = instance.scorer(), all_scores(instance)
+    for user in (0, 7):
+        alone = scorer.scores(np.array([user]))
+        assert np.allclose(alone[0], everyone[user], atol=1e-5), "a score depends on who else is asked for"
+
+
+def same_seed_same_scores(model: type[Model], directory: Path) -> None:
+    split = planted_world()
+    first, second = (all_scores(trained(model, split, seed=3)[0]) for _ in range(2))
+    assert np.array_equal(first, second), "two runs with the same seed differ"
+
+
+def held_out_edges_cannot_influence_scores(model: type[Model], directory: Path) -> None:
+    """With the epoch fixed, other validation and test interactions change nothing."""
+    split = planted_world()
+    swapped = Split(split.train, split.test, split.validation, split.scenario, split.seed)
+    once = TrainingSettings(epochs=3, batch_size=64, evaluate_every=3)
+    scores = []
+    for parts in (split, swapped):
+        instance = build(model, parts)
+        fit(instance, parts, once)
+        scores.append(all_scores(instance))
+    assert np.array_equal(scores[0], scores[1]), "held-out interactions leak into the scores"
+
+
+def saved_and_loaded_scores_are_equal(model: type[Model], directory: Path) -> None:
+    name = next((name for name, known in MODELS.items() if known is model), None)
+    assert name is not None, "the model is not in MODELS"
+    instance, result = trained(model, planted_world())
+    description = Description(
+        model=name,
+        config=instance.config.model_dump(mode="json"),
+        training=TRAINING.model_dump(mode="json"),
+        seed=0,
+        scenario="planted",
+        data_source="planted",
+        data_fingerprint=instance.data.fingerprint,
+        best_epoch=result.best_epoch,
+        metrics=result.best_metrics,
+        seconds=result.seconds,
+        reason=result.reason,
+    )
+    save_artifact(directory / "model", instance, description)
+    loaded = load_artifact(directory / "model").model()
+    assert np.allclose(all_scores(loaded), all_scores(instance), atol=1e-6), "loading changed the scores"
+
+
+def resumed_equals_uninterrupted(model: type[Model], directory: Path) -> None:
+    """Training cut short by an exception after some epochs and resumed gives the same numbers."""
+    split = planted_world()
+    settings = TrainingSettings(epochs=6, batch_size=64, evaluate_every=2, checkpoint_every=2)
+    whole = build(model, split)
+    expected = fit(whole, split, settings, directory / "whole")
+
+    class PowerCut(Exception):
+        pass
+
+    cut = build(model, split)
+    begin_epoch = cut.begin_epoch
+
+    def begin_or_fail(progress: Progress) -> None:
+        if progress.epoch == 4:
+            raise PowerCut
+        begin_epoch(progress)
+
+    cut.begin_epoch = begin_or_fail  # type: ignore[method-assign]
+    with suppress(PowerCut):
+        fit(cut, split, settings, directory / "cut")
+    again = build(model, split)
+    resumed = fit(again, split, settings, directory / "cut", resume=True)
+    numbers = [
+        [(r["epoch"], r["terms"], r.get("validation")) for r in f.history] for f in (expected, resumed)
+    ]
+    assert numbers[0] == numbers[1], "a resumed run has another history"
+    assert np.array_equal(all_scores(whole), all_scores(again)), "a resumed run has other scores"
+
+
+def unknown_setting_is_rejected(model: type[Model], directory: Path) -> None:
+    try:
+        model.Config.create({"no_such_setting": 1})
+    except ConfigError as error:
+        if "no_such_setting" in str(error):
+            return
+        raise AssertionError(f"the error does not name the unknown setting: {error}") from None
+    raise AssertionError("an unknown setting was accepted")
+
+
+def data_is_unchanged(model: type[Model], directory: Path) -> None:
+    split = planted_world()
+    twin = planted_world()
+    trained(model, split)
+    assert split.train.fingerprint == twin.train.fingerprint, "training changed the data"
+    for mine, other in ((split.validation, twin.validation), (split.test, twin.test)):
+        assert (mine != other).nnz == 0, "training changed the held-out interactions"
+
+
+Check = Callable[[type[Model], Path], None]
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        loss_terms_are_finite,
+        every_parameter_learns,
+        loss_falls,
+        planted_answer_is_ranked_first,
+        planted_cold_answer_is_ranked_first,
+        scores_are_finite,
+        one_user_equals_the_same_user_in_a_batch,
+        same_seed_same_scores,
+        held_out_edges_cannot_influence_scores,
+        saved_and_loaded_scores_are_equal,
+        resumed_equals_uninterrupted,
+        unknown_setting_is_rejected,
+        data_is_unchanged,
+    )
+}
+
+
+def run_check(name: str, model: type[Model], directory: Path) -> None:
+    """Run one check; where the model declares an exception to it, the check has to fail."""
+    reason = model.contract_exceptions.get(name)
+    if reason is None:
+        CHECKS[name](model, directory)
+        return
+    try:
+        CHECKS[name](model, directory)
+    except AssertionError:
+        return
+    raise AssertionError(f"the model keeps {name!r} after all; take its exception out ({reason})")
