@@ -1,0 +1,199 @@
+"""What the benchmarks share: worlds to measure on, one process per side, tables and JSON.
+
+Every benchmark compares two sides, `ours` and `plain` (see `plain.py`), within one run. Each side is
+measured in a process of its own, so that its peak memory is its own, and the processes run one after
+the other, in turns, so that a machine that is busy for a while disturbs both alike. What is reported
+is the median over the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SIDES = ("ours", "plain")
+LIKE = ("youshu", "netease", "ifashion")
+
+Measured = dict[str, Any]
+
+
+def parser(description: str, example: str, compares: bool = True) -> argparse.ArgumentParser:
+    """The options of every benchmark; `example` closes the help.
+
+    One that `compares` the two sides on a world also takes `--data`, and calls itself with `--side`.
+    """
+    options = argparse.ArgumentParser(
+        description=description,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("--like", choices=LIKE, default="youshu", help="size of the world (default: youshu)")
+    options.add_argument("--rounds", type=int, default=3, metavar="N", help="turns to take (default: 3)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
+    if compares:
+        options.add_argument(
+            "--data", type=Path, metavar="DIR", help="measure on this split instead (research text layout)"
+        )
+        options.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    return options
+
+
+@contextmanager
+def world_directory(options: argparse.Namespace) -> Iterator[Path]:
+    """The directory to measure on: the one given, or a generated one that is removed afterwards."""
+    if options.data is not None:
+        yield options.data
+        return
+    with tempfile.TemporaryDirectory(prefix="coheat-benchmark-") as name:
+        write_world(Path(name), options.like)
+        yield Path(name)
+
+
+SIZES = {  # users, bundles, items, user-bundle, user-item and bundle-item pairs: the paper's Table 1
+    "youshu": (8039, 4771, 32770, 51377, 138515, 176667),
+    "netease": (18528, 22864, 123628, 302303, 1128065, 1778838),
+    "ifashion": (53897, 27694, 42563, 1679708, 2290645, 106916),
+}
+
+
+def write_world(directory: Path, like: str, scale: float = 1.0, seed: int = 0) -> None:
+    """Write a random split of this size, all counts times `scale`, in the research text layout."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    n_users, n_bundles, n_items, *n_pairs = (max(int(size * scale), 8) for size in SIZES[like])
+
+    def draw(rows: int, columns: int, count: int) -> Any:
+        weights = np.cumsum(1 / np.arange(1, columns + 1) ** 0.8)
+        ranks = np.searchsorted(weights, rng.random(int(count * 1.05)) * weights[-1])
+        keys = np.unique(rng.integers(rows, size=len(ranks)) * columns + rng.permutation(columns)[ranks])
+        keys = np.sort(rng.permutation(keys)[:count])
+        return np.column_stack([keys // columns, keys % columns])
+
+    interactions = rng.permutation(draw(n_users, n_bundles, n_pairs[0]))
+    bounds = (np.array([0.7, 0.8]) * len(interactions)).astype(int)
+    parts = dict(zip(("train", "tune", "test"), np.split(interactions, bounds), strict=True))
+    tables = {f"user_bundle_{part}": pairs for part, pairs in parts.items()}
+    tables["user_item"] = draw(n_users, n_items, n_pairs[1])
+    tables["bundle_item"] = draw(n_bundles, n_items, n_pairs[2])
+    (directory / f"{like}_data_size.txt").write_text(f"{n_users}\t{n_bundles}\t{n_items}\n")
+    for name, pairs in tables.items():
+        np.savetxt(directory / f"{name}.txt", pairs, fmt="%d", delimiter="\t")
+
+
+def run_side(script: Path, side: str, arguments: Sequence[object]) -> Measured:
+    """Measure one side in a process of its own: what its last line of output says, as JSON."""
+    command = [sys.executable, str(script), "--side", side, *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"measuring {side} failed: {' '.join(command)}")
+    measured: Measured = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def take_turns(script: Path, rounds: int, arguments: Sequence[object]) -> dict[str, Measured]:
+    """Both sides `rounds` times in turns; per side the medians of all numbers."""
+    found: dict[str, list[Measured]] = {side: [] for side in SIDES}
+    for _ in range(rounds):
+        for side in SIDES:
+            found[side].append(run_side(script, side, arguments))
+    return {side: {**medians(turns), "turns": turns} for side, turns in found.items()}
+
+
+def medians(turns: Sequence[Measured]) -> Measured:
+    """The median of every number over the turns; of anything else the first."""
+    return {
+        key: statistics.median(turn[key] for turn in turns) if isinstance(value, float) else value
+        for key, value in turns[0].items()
+    }
+
+
+def time_calls(call: Callable[[], Any], times: int) -> tuple[float, Any]:
+    """Median seconds of some calls, and the result of the last."""
+    seconds = []
+    for _ in range(times):
+        started = time.perf_counter()
+        result = call()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds), result
+
+
+def peak_megabytes() -> float:
+    """Most memory this process has held at once.
+
+    Linux's VmHWM where there is one: unlike `ru_maxrss` it is not inherited from the parent process.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured with; `load` tells whether the machine had other work."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("coheat", "torch", "numba", "numpy", "scipy")},
+    }
+
+
+def ratio(sides: dict[str, Measured], key: str) -> float:
+    """How many times more the plain side needs than ours."""
+    return float(sides["plain"][key] / sides["ours"][key])
+
+
+def compare(
+    title: str,
+    sides: dict[str, Measured],
+    quantities: Sequence[tuple[str, str, str]],
+    notes: Sequence[str] = (),
+) -> None:
+    """A table for people: both sides and their ratio for each quantity (label, key, format of a number)."""
+    console = Console()
+    table = Table("", title=title, title_justify="left")
+    for column in (*SIDES, "ratio"):
+        table.add_column(column, justify="right")
+    for label, key, form in quantities:
+        numbers = [format(sides[side][key], form) for side in SIDES]
+        table.add_row(label, *numbers, f"{ratio(sides, key):.1f}x")
+    console.print(table)
+    for note in notes:
+        console.print(note)
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, to be pasted into a page; the first column is words, the others numbers."""
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def world_name(options: argparse.Namespace) -> str:
+    return str(options.data) if options.data else f"generated, like {options.like}"
+
+
+def write_json(path: Path | None, name: str, measured: Measured) -> None:
+    """All measurements with the machine they come from, where a file was asked for."""
+    if path is not None:
+        payload = {"benchmark": name, "machine": machine(), **measured}
+        path.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
