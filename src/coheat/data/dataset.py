@@ -73,10 +73,18 @@ def relation(rows: npt.ArrayLike, columns: npt.ArrayLike, shape: tuple[int, int]
     """A 0/1 CSR relation from pairs; repeated pairs count once, columns are sorted within a row."""
     row_array = np.asarray(rows, dtype=np.int64)
     column_array = np.asarray(columns, dtype=np.int64)
-    keys = np.unique(row_array * shape[1] + column_array)
+    keys = np.sort(row_array * shape[1] + column_array)
+    keys = keys[first_of_runs(keys)]  # many times faster than np.unique, which hashes
     indptr = np.zeros(shape[0] + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys // max(shape[1], 1), minlength=shape[0]), out=indptr[1:])
     return _csr(indptr, keys % max(shape[1], 1), shape)
+
+
+def first_of_runs(ordered: Indices) -> npt.NDArray[np.bool_]:
+    """Which entries of a sorted array differ from the one before."""
+    first = np.ones(len(ordered), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return first
 
 
 def _csr(indptr: npt.NDArray[Any], indices: npt.NDArray[Any], shape: tuple[int, int]) -> Sparse:

@@ -1,56 +1,197 @@
-"""Reading a directory of tables or research text: what is in it decides how it is read."""
+"""Reading a directory: what stands in it decides how it is read.
+
+Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv, with columns named
+`user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in `user_bundle`. Instead of
+`user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`, `user_bundle_test`. Optional
+tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the order of the ids;
+without them ids are sorted, so the order of rows never matters.
+
+Research text: see `coheat.data.research`.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from coheat.data.dataset import BundleData, Vocabulary
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from coheat.data import research
+from coheat.data.dataset import BundleData
 from coheat.data.problems import Problems
-from coheat.data.research import PART_FILES, UNSPLIT_FILE, read_pairs, read_sizes
-from coheat.data.split import Split
-from coheat.data.world import World, build_world
+from coheat.data.split import PARTS, Split
+from coheat.data.tables import KINDS, PAIR_TABLES, Source, world_from_tables
+from coheat.data.text import read_text
+from coheat.data.world import World
 from coheat.errors import DataError
+
+SUFFIXES = (".parquet", ".csv", ".tsv")
+SPLIT_FACTS = "split.json"
 
 
 def read_data(directory: str | Path) -> BundleData:
     """All interactions of a directory; where it holds a split, those of its parts together."""
-    return _read(Path(directory)).data()
+    return _read(Path(directory)).world.data()
 
 
 def read_split(directory: str | Path) -> Split:
     """The split that a directory holds: train, validation (or tune) and test."""
-    if not has_split(directory):
+    reading = _read(Path(directory))
+    if set(reading.world.parts) != set(PARTS):
         raise DataError(
             f"{directory}: it holds no split; name a scenario, or make a split with "
             f"`coheat data split {directory} --scenario cold --out SPLIT`"
         )
-    return _read(Path(directory)).split("published", None)
+    return reading.world.split(reading.scenario, reading.seed)
 
 
 def has_split(directory: str | Path) -> bool:
     """Whether a directory holds interactions that are already divided into parts."""
-    return (Path(directory) / PART_FILES["train"]).is_file()
+    layout = find_layout(Path(directory), Problems())
+    return layout is not None and layout.is_split
 
 
-def _read(directory: Path) -> World:
-    problems = Problems()
-    world = _read_research(directory, problems)
-    problems.conclude()
-    assert world is not None, "a reader that finds no error returns a world"
-    return world
+@dataclass(frozen=True)
+class Layout:
+    """How a directory is written: "tables" or "research", and which files hold the interactions."""
+
+    kind: str
+    parts: Mapping[str, str]
+
+    @property
+    def is_split(self) -> bool:
+        return set(self.parts) == set(PARTS)
 
 
-def _read_research(directory: Path, problems: Problems) -> World | None:
-    sizes = read_sizes(directory, problems)
-    names = PART_FILES if has_split(directory) else {"all": UNSPLIT_FILE}
-    parts = {
-        part: read_pairs(directory / name, ("user", "bundle"), sizes, problems)
-        for part, name in names.items()
-    }
-    user_item = read_pairs(directory / "user_item.txt", ("user", "item"), sizes, problems)
-    bundle_item = read_pairs(directory / "bundle_item.txt", ("bundle", "item"), sizes, problems)
-    found = {part: pairs for part, pairs in parts.items() if pairs is not None}
-    if sizes is None or user_item is None or bundle_item is None or len(found) < len(parts):
+@dataclass(frozen=True)
+class Reading:
+    """What a directory holds: a world, and the facts about its split where it tells them."""
+
+    world: World
+    scenario: str = "published"
+    seed: int | None = None
+
+
+def _read(directory: Path) -> Reading:
+    problems = Problems(directory)
+    reading = inspect(directory, problems)
+    problems.conclude(stacklevel=4)
+    assert reading is not None, "without an error there is a world"
+    return reading
+
+
+def inspect(directory: Path, problems: Problems) -> Reading | None:
+    """Read a directory and tell everything that is wrong to `problems`; None where errors prevent reading."""
+    layout = find_layout(directory, problems)
+    if layout is None:
         return None
-    users, bundles, items = (Vocabulary(map(str, range(size)), kind) for kind, size in sizes.items())
-    return build_world((users, bundles, items), user_item, bundle_item, found, problems)
+    try:
+        reader = _read_tables if layout.kind == "tables" else research.read_world
+        world = reader(directory, layout.parts, problems)
+        scenario, seed = _split_facts(directory, problems)
+    except OSError as error:
+        problems.error("", f"reading failed: {error}")
+        return None
+    return None if world is None else Reading(world, scenario, seed)
+
+
+def find_layout(directory: Path, problems: Problems) -> Layout | None:
+    """Tell tables from research text, and a split from undivided interactions."""
+    if not directory.is_dir():
+        what = "this is a file, not a directory" if directory.exists() else "there is no such directory"
+        problems.error("", what, "name the directory that holds the tables")
+        return None
+    names = {path.name for path in directory.iterdir()}
+    unsplit_table, part_tables = "user_bundle", {part: f"user_bundle_{part}" for part in PARTS}
+    tables = {stem for stem in (*PAIR_TABLES, *part_tables.values()) if _variants(stem) & names}
+    texts = names & {research.UNSPLIT_FILE, *research.PART_FILES.values(), "user_item.txt", "bundle_item.txt"}
+    if tables and texts:
+        both = f"{min(tables)} as a table and {min(texts)}"
+        problems.error("", f"two layouts stand here: {both}", "keep the tables or the .txt files")
+        return None
+    if not tables and not texts:
+        problems.error("", "there are no tables here", _where_tables_are(directory))
+        return None
+    kind, present = ("tables", tables) if tables else ("research", texts)
+    unsplit, parts = (
+        (unsplit_table, part_tables) if tables else (research.UNSPLIT_FILE, dict(research.PART_FILES))
+    )
+    if not present & set(parts.values()):
+        return Layout(kind, {"all": unsplit})
+    if unsplit in present:
+        problems.warning(unsplit, "not read, because the parts of a split stand beside it")
+    return Layout(kind, parts)
+
+
+def _variants(stem: str) -> set[str]:
+    return {stem + suffix for suffix in SUFFIXES}
+
+
+def _where_tables_are(directory: Path) -> str:
+    """A hint for a directory without tables: perhaps one below it was meant."""
+    for below in sorted(path for path in directory.iterdir() if path.is_dir()):
+        if find_layout(below, Problems()) is not None:
+            return f"did you mean {below}?"
+    return "expected: user_bundle, user_item, bundle_item as .parquet, .csv or .tsv"
+
+
+def _split_facts(directory: Path, problems: Problems) -> tuple[str, int | None]:
+    """Scenario and seed, where `write_tables` or `write_research` left them."""
+    path = directory / SPLIT_FACTS
+    if not path.is_file():
+        return "published", None
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+        scenario, seed = facts["scenario"], facts["seed"]
+        if isinstance(scenario, str) and (seed is None or isinstance(seed, int)):
+            return scenario, seed
+    except (ValueError, KeyError, TypeError):
+        pass
+    problems.error(
+        SPLIT_FACTS, 'it must hold {"scenario": text, "seed": number or null}', "mend or delete it"
+    )
+    return "published", None
+
+
+def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
+    sources = {
+        stem: _open(directory, stem, problems) for stem in (*parts.values(), "user_item", "bundle_item")
+    }
+    id_lists = {kind: _open(directory, f"{kind}s", problems, optional=True) for kind in KINDS}
+    found = {stem: source for stem, source in sources.items() if source is not None}
+    if len(found) < len(sources):
+        return None
+    return world_from_tables(
+        {part: found[stem] for part, stem in parts.items()},
+        found["user_item"],
+        found["bundle_item"],
+        {kind: source for kind, source in id_lists.items() if source is not None},
+        problems,
+    )
+
+
+def _open(directory: Path, stem: str, problems: Problems, optional: bool = False) -> Source | None:
+    """The table of that name in whichever format it stands there."""
+    paths = [directory / f"{stem}{suffix}" for suffix in SUFFIXES]
+    present = [path for path in paths if path.is_file()]
+    if not present:
+        if not optional:
+            problems.error(stem, "there is no such table", f"expected {' or '.join(p.name for p in paths)}")
+        return None
+    if len(present) > 1:
+        problems.error(stem, f"it stands here as {' and as '.join(p.name for p in present)}", "keep one")
+        return None
+    path = present[0]
+    if path.suffix == ".parquet":
+        try:
+            return Source(path.name, parquet.read_table(path))
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = str(error).split("\n")[0]
+            problems.error(path.name, f"not a readable Parquet file: {reason}", "write it again")
+            return None
+    found = read_text(path, "," if path.suffix == ".csv" else "\t", problems)
+    return None if found is None else Source(path.name, found.table, found.show_rows)

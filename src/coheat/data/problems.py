@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from coheat.errors import DataError
@@ -19,10 +20,12 @@ class DataWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding. `row` counts from 1: the line as an editor shows it, or the row of a Parquet table.
+    """One finding.
 
-    Errors stop reading; warnings are passed to Python's `warnings` as `DataWarning`; notes are
-    ordinary facts that only `check` tells.
+    `file` is a name within the directory, "" the directory itself. `row` counts from 1: the line as an
+    editor shows it, or the row of a Parquet table or a frame. Errors stop reading;
+    warnings are passed to Python's `warnings` as `DataWarning`; notes are ordinary facts that only
+    `check` tells.
     """
 
     severity: Severity
@@ -40,9 +43,10 @@ class Problem:
 
 
 class Problems:
-    """Collects findings during one reading."""
+    """Collects findings during one reading; `place` (a directory) goes before the file in messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path | None = None) -> None:
+        self.place = place
         self.found: list[Problem] = []
 
     def error(self, file: str, what: str, hint: str = "", row: int | None = None) -> None:
@@ -57,21 +61,27 @@ class Problems:
     def of(self, severity: Severity) -> list[Problem]:
         return [problem for problem in self.found if problem.severity == severity]
 
+    def message(self, problem: Problem) -> str:
+        """The problem as one sentence, with the whole path."""
+        if self.place is None:
+            return str(problem)
+        return str(replace(problem, file=str(self.place / problem.file)))
+
     def raise_errors(self) -> None:
         """Raise one DataError that names the first errors, if there are any."""
         errors = self.of("error")
         if not errors:
             return
-        lines = [str(problem) for problem in errors[:SHOWN]]
+        lines = [self.message(problem) for problem in errors[:SHOWN]]
         if len(errors) > SHOWN:
             lines.append(f"... and {len(errors) - SHOWN} more; `coheat data check` tells all of them")
         raise DataError("\n".join(lines))
 
-    def conclude(self) -> None:
+    def conclude(self, stacklevel: int) -> None:
         """Raise the errors, or else pass the warnings on to Python's `warnings`."""
         self.raise_errors()
         for problem in self.of("warning"):
-            warnings.warn(str(problem), DataWarning, stacklevel=4)
+            warnings.warn(self.message(problem), DataWarning, stacklevel=stacklevel)
 
 
 def listed(rows: Sequence[int], show: Callable[[int], str] = str) -> str:

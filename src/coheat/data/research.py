@@ -11,16 +11,19 @@ Integers count from 0 and are the ids, as texts "0", "1", ... in numeric order. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
+from coheat.data.dataset import Vocabulary
 from coheat.data.problems import Problems, listed
 from coheat.data.text import read_text
-from coheat.data.world import PairRows
+from coheat.data.world import PairRows, World, build_world
 
 SIZE_FILE = "*_data_size.txt"
 PART_FILES = {
@@ -54,6 +57,45 @@ def read_sizes(directory: Path, problems: Problems) -> dict[str, int] | None:
         )
         return None
     return {kind: int(word) for kind, word in zip(("user", "bundle", "item"), words, strict=True)}
+
+
+def read_world(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
+    """Everything in a directory of this layout; None where errors (told to `problems`) prevent it."""
+    sizes = read_sizes(directory, problems)
+    found = {
+        part: read_pairs(directory / name, ("user", "bundle"), sizes, problems)
+        for part, name in parts.items()
+    }
+    user_item = read_pairs(directory / "user_item.txt", ("user", "item"), sizes, problems)
+    bundle_item = read_pairs(directory / "bundle_item.txt", ("bundle", "item"), sizes, problems)
+    if sizes is None or user_item is None or bundle_item is None:
+        return None
+    interactions = {part: pairs for part, pairs in found.items() if pairs is not None}
+    names = {kind: _names(directory, kind, size, problems) for kind, size in sizes.items()}
+    if len(interactions) < len(parts) or None in names.values():
+        return None
+    users, bundles, items = (Vocabulary(ids or (), kind) for kind, ids in names.items())
+    return build_world((users, bundles, items), user_item, bundle_item, interactions, problems)
+
+
+def _names(directory: Path, kind: str, size: int, problems: Problems) -> list[str] | None:
+    """The ids behind the integers of a kind: from the table beside the text where there is one."""
+    path = directory / f"{kind}s.parquet"
+    if not path.is_file():
+        return [str(number) for number in range(size)]
+    try:
+        names: list[str] = parquet.read_table(path).column(f"{kind}_id").cast(pa.string()).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+        problems.error(path.name, f"no readable table of {kind}_id: {error}", "write it again or delete it")
+        return None
+    if len(set(names)) != size or len(names) != size or not all(names):
+        problems.error(
+            path.name,
+            f"{len(names)} ids, {len(set(names))} of them distinct, for the {size} {kind}s declared",
+            "row n names integer n, so there must be one id for each",
+        )
+        return None
+    return names
 
 
 def read_pairs(

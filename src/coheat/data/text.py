@@ -95,7 +95,8 @@ def read_text(
 
 
 def _header(content: bytes, delimiter: str) -> list[str]:
-    first = next(line for line in LINE_END.split(content) if line)
+    filled_line = re.search(rb"[^\r\n]+", content)
+    first = filled_line[0] if filled_line else b""
     names: list[str] = csv.read_csv(
         pa.BufferReader(first + b"\n"), parse_options=csv.ParseOptions(delimiter=delimiter)
     ).column_names

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coheat.data.dataset import BundleData, Indices, Sparse, Vocabulary, pairs, relation
+from coheat.data.dataset import BundleData, Indices, Sparse, Vocabulary, first_of_runs, pairs, relation
 from coheat.data.problems import Problems, listed
 from coheat.data.split import PARTS, Split
 
@@ -105,12 +105,12 @@ def _distinct(found: PairRows, shape: tuple[int, int], problems: Problems) -> In
     timestamps = found.timestamps
     if timestamps is not None:
         order = np.lexsort((timestamps, found.columns, found.rows))
-        timestamps = timestamps[order][_first_of_runs(_keys(found, shape)[order])]
+        timestamps = timestamps[order][first_of_runs(_keys(found, shape)[order])]
     repeated = len(found.rows) - matrix.nnz
     if repeated:
         keys = _keys(found, shape)
         order = np.argsort(keys, kind="stable")
-        again = np.sort(order[~_first_of_runs(keys[order])])
+        again = np.sort(order[~first_of_runs(keys[order])])
         rows = found.show_rows(again[:100])
         more = [*rows, *[0] * (len(again) - len(rows))]
         problems.warning(
@@ -124,13 +124,6 @@ def _distinct(found: PairRows, shape: tuple[int, int], problems: Problems) -> In
 
 def _keys(found: PairRows, shape: tuple[int, int]) -> Indices:
     return found.rows * max(shape[1], 1) + found.columns
-
-
-def _first_of_runs(ordered: Indices) -> npt.NDArray[np.bool_]:
-    """Which entries of a sorted array differ from the one before."""
-    first = np.ones(len(ordered), dtype=bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    return first
 
 
 def _union(parts: list[Interactions]) -> Interactions:

@@ -1,0 +1,219 @@
+"""Columns of ids and of timestamps: any sensible type goes in, texts and Unix seconds come out.
+
+A column of ids is dictionary-encoded once; conversions and checks then look at the distinct ids only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coheat.data.dataset import Indices
+from coheat.data.problems import Problems, listed
+from coheat.data.world import ShowRows
+
+MISSING_WORDS = ("nan", "NaN", "NAN", "null", "NULL", "none", "None", "NA", "N/A", "<NA>", "NaT")
+MILLISECONDS = 100_000_000_000
+"""As Unix seconds this is the year 5138, as milliseconds 1973: a value above is hardly seconds."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of one source, for messages that can say where something stands."""
+
+    values: Any
+    name: str
+    source: str
+    show_rows: ShowRows
+    problems: Problems
+
+    def error(self, what: str, hint: str, bad: npt.NDArray[np.bool_] | None = None) -> None:
+        """Tell an error, with the rows marked `bad` where given."""
+        rows = self.show_rows(np.flatnonzero(bad)) if bad is not None else []
+        where = f" (rows {listed(rows)})" if rows else ""
+        self.problems.error(self.source, f"{what}{where}", hint, row=rows[0] if rows else None)
+
+
+@dataclass(frozen=True)
+class CodedIds:
+    """`ids`: distinct ids, a pyarrow string array; `codes`: (rows,) positions in it, -1 where unusable."""
+
+    ids: Any
+    codes: Indices
+
+
+def encode_ids(column: Column) -> CodedIds:
+    """Codes and distinct texts of a column of ids; rows without a usable id are told and get code -1."""
+    codes, distinct = _distinct(column.values)
+    texts, valid, why = _as_texts(distinct)
+    filled = valid & pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
+    if not filled.all() or (codes < 0).any():
+        # Position -1, where rows without a value point, is the last: not filled, but not wrong either.
+        wrong = np.append(~valid, False)[codes]
+        blank = ~np.append(filled, False)[codes] & ~wrong
+        if wrong.any():
+            first = str(distinct[int(codes[np.argmax(wrong)])].as_py())
+            count = int(wrong.sum())
+            column.error(f"{count} {column.name}{'s' * (count > 1)} like {first!r}: {why[0]}", why[1], wrong)
+        if blank.any():
+            count = int(blank.sum())
+            what = f"{count} row{'s' * (count > 1)} without {column.name}"
+            column.error(what, "fill it in or delete the row", blank)
+        renumbered = np.append(np.where(filled, np.cumsum(filled) - 1, -1), -1)
+        codes, texts = renumbered[codes], texts.filter(pa.array(filled))
+    _warn_of_odd_ids(column, texts, codes)
+    return CodedIds(texts, codes)
+
+
+def _distinct(values: Any) -> tuple[Indices, Any]:
+    """Codes (rows,) and the distinct values of a column; rows without a value get code -1."""
+    values = _plain(values)
+    chunks = values.dictionary_encode().chunks
+    if not chunks:
+        return np.zeros(0, dtype=np.int64), pa.array([], values.type)
+    # All chunks of an encoded column share one dictionary.
+    codes = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in chunks]
+    return np.concatenate(codes).astype(np.int64), chunks[-1].dictionary
+
+
+def _plain(values: Any) -> Any:
+    """The same column without dictionaries and views; text and bytes as they are."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_string_view(values.type) or pa.types.is_null(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _as_texts(distinct: Any) -> tuple[Any, npt.NDArray[np.bool_], tuple[str, str]]:
+    """Texts of distinct values, which of them are valid, and what is wrong with the others and what to do."""
+    kind = distinct.type
+    valid = np.ones(len(distinct), dtype=bool)
+    if pa.types.is_integer(kind) or _is_text(kind):
+        return distinct.cast(pa.string()), valid, ("", "")
+    if pa.types.is_floating(kind):
+        numbers = distinct.to_numpy(zero_copy_only=False)
+        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
+        texts = pa.array(np.where(whole, numbers, 0).astype(np.int64)).cast(pa.string())
+        texts = pc.if_else(pa.array(np.isnan(numbers)), "", texts)
+        return texts, whole | np.isnan(numbers), ("not a whole number", "make the column integers or texts")
+    if _is_bytes(kind):
+        why = ("not UTF-8 text", "save the file as UTF-8 text")
+        try:
+            return distinct.cast(pa.string()), valid, why
+        except pa.ArrowInvalid:
+            decoded = [value.decode("utf-8", "replace") for value in distinct.to_pylist()]
+            pairs = zip(decoded, distinct.to_pylist(), strict=True)
+            valid = np.array([text.encode() == value for text, value in pairs])
+            return pa.array(decoded, pa.string()), valid, why
+    why = (f"an id cannot be of type {kind}", "make the column integers or texts")
+    return pa.array([""] * len(distinct), pa.string()), ~valid, why
+
+
+def _warn_of_odd_ids(column: Column, texts: Any, codes: Indices) -> None:
+    """Ids are taken exactly as they are; those that look like an accident are told."""
+    odd = (
+        (pc.is_in(texts, pa.array(MISSING_WORDS)), "look like a missing value"),
+        (pc.not_equal(pc.utf8_trim_whitespace(texts), texts), "begin or end with a space"),
+    )
+    for found, what in odd:
+        places = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+        if len(places):
+            row = column.show_rows(np.flatnonzero(np.isin(codes, places))[:1])[0]
+            names = listed(list(places), lambda place: repr(texts[int(place)].as_py()))
+            what = f"{len(places)} distinct {column.name}{'s' * (len(places) > 1)} {what}: {names}"
+            column.problems.warning(column.source, what, "they are kept exactly as they are", row=row)
+
+
+def encode_timestamps(column: Column) -> Indices:
+    """(rows,) Unix seconds; rows without a valid time are told as errors and get 0."""
+    hint = "write whole Unix seconds, or times like 2024-05-31T18:00:00"
+    values = _plain(column.values)
+    seconds, known = _to_seconds(values)
+    missing = values.is_null().to_numpy() | _is_blank(values)
+    wrong = ~known & ~missing
+    if wrong.any():
+        first = column.values[int(np.argmax(wrong))].as_py()
+        shown = first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)
+        count = int(wrong.sum())
+        column.error(f"{count} timestamp{'s' * (count > 1)} like {shown!r}: not a time", hint, wrong)
+    if missing.any():
+        count = int(missing.sum())
+        what = f"{count} row{'s' * (count > 1)} without timestamp"
+        column.error(what, "fill it in, or leave out the whole column", missing)
+    late = seconds > MILLISECONDS
+    if late.any():
+        row = column.show_rows(np.flatnonzero(late)[:1])[0]
+        what = f"timestamps like {seconds[late][0]} lie thousands of years ahead when read as Unix seconds"
+        column.problems.warning(column.source, what, "divide milliseconds by 1000", row=row)
+    return seconds
+
+
+def _is_blank(values: Any) -> npt.NDArray[np.bool_]:
+    """Which values are an empty text or NaN: nothing was written there."""
+    if pa.types.is_floating(values.type):
+        nan: npt.NDArray[np.bool_] = np.isnan(values.to_numpy())
+        return nan
+    if _is_text(values.type) or _is_bytes(values.type):
+        blank: npt.NDArray[np.bool_] = pc.fill_null(pc.binary_length(values), 0).to_numpy() == 0
+        return blank
+    return np.zeros(len(values), dtype=bool)
+
+
+def _to_seconds(values: Any) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """Unix seconds of a column of any type, and which rows have a valid one; the others get 0."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        values = values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+    if pa.types.is_integer(values.type):
+        known = values.is_valid().to_numpy()
+        return pc.fill_null(values.cast(pa.int64(), safe=False), 0).to_numpy(), known
+    if pa.types.is_floating(kind):
+        numbers = values.to_numpy()
+        known = np.abs(numbers) < 2**53
+        return np.floor(np.where(known, numbers, 0)).astype(np.int64), known
+    if _is_text(kind) or _is_bytes(kind):
+        return _parse_times(values)
+    return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
+
+
+def _parse_times(values: Any) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The same for texts: a column of one form in one go, anything else value by value."""
+    for zone in (False, None, "UTC"):
+        try:
+            texts = values.cast(pa.string())
+            if zone is False:
+                return texts.cast(pa.int64()).to_numpy(), np.ones(len(values), dtype=bool)
+            times = texts.cast(pa.timestamp("ns", zone)).cast(pa.timestamp("s", zone), safe=False)
+            return times.cast(pa.int64()).to_numpy(), np.ones(len(values), dtype=bool)
+        except pa.ArrowInvalid:
+            continue
+    parsed = [_parse_time(value) for value in values.to_pylist()]
+    seconds = np.array([0 if time is None else time for time in parsed], dtype=np.int64)
+    return seconds, np.array([time is not None for time in parsed], dtype=bool)
+
+
+def _parse_time(value: str | bytes | None) -> int | None:
+    """Unix seconds of one text, whole seconds or ISO 8601 (UTC unless it says otherwise)."""
+    try:
+        text = value.decode() if isinstance(value, bytes) else value or ""
+        if text.lstrip("-").isdigit() and len(text) < 19:
+            return int(text)
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() // 1)
