@@ -153,18 +153,16 @@ def save_artifact(directory: Path, model: Model, description: Description) -> Ar
 
 
 def _write_parameters(directory: Path, model: Model) -> None:
-    from safetensors.torch import save_file
+    from coheat.checkpoint import model_state, write_tensors
 
-    from coheat.checkpoint import model_state
-
-    save_file(model_state(model), directory / "parameters.safetensors")
+    write_tensors(directory / "parameters.safetensors", model_state(model))
 
 
 def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
     """The vectors' file and what artifact.json says of it; None for a model without vectors."""
     import torch
-    from safetensors.torch import save_file
 
+    from coheat.checkpoint import write_tensors
     from coheat.models.base import Model
 
     if type(model).scorer is not Model.scorer:  # it scores in a way of its own, not by inner products
@@ -177,21 +175,23 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
     copies = {
         name: t.detach().to("cpu", torch.float32, copy=True).contiguous() for name, t in tensors.items()
     }
-    save_file(copies, directory / "vectors.safetensors")
+    write_tensors(directory / "vectors.safetensors", copies)
     return {"size_exponent": float(vectors.size_exponent), "width": int(vectors.users.shape[1])}
 
 
 def _write_data(directory: Path, data: BundleData) -> None:
     import pyarrow
+    import torch
     from pyarrow import parquet
-    from safetensors.numpy import save_file
 
-    arrays: dict[str, Array] = {}
-    for name in RELATIONS:
-        matrix = getattr(data, name)
-        arrays[f"{name}.indptr"] = np.ascontiguousarray(matrix.indptr, dtype=np.int32)
-        arrays[f"{name}.indices"] = np.ascontiguousarray(matrix.indices, dtype=np.int32)
-    save_file(arrays, directory / "relations.safetensors")
+    from coheat.checkpoint import write_tensors
+
+    tensors = {
+        f"{name}.{part}": torch.tensor(getattr(getattr(data, name), part), dtype=torch.int32)
+        for name in RELATIONS
+        for part in ("indptr", "indices")
+    }
+    write_tensors(directory / "relations.safetensors", tensors)
     for kind, vocabulary in (("user", data.users), ("bundle", data.bundles), ("item", data.items)):
         try:
             column = pyarrow.array(vocabulary.ids, pyarrow.string())

@@ -74,6 +74,14 @@ def restore_optimizers(
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
+def write_tensors(path: Path, state: State) -> None:
+    """Write a safetensors file; a disk that takes no more is an ArtifactError."""
+    try:
+        save_file(state, path)
+    except SafetensorError as error:
+        raise ArtifactError(f"{path}: cannot be written ({error}); is the disk full?") from None
+
+
 class Checkpoints:
     """The checkpoint and the history of one run, in its directory."""
 
@@ -101,7 +109,7 @@ class Checkpoints:
                 files[part] = known[part]
                 continue
             with replacing_file(self.directory / name) as aside:
-                save_file(state, aside)
+                write_tensors(aside, state)
             files[part] = {"name": name, "sha256": sha256(self.directory / name)}
         write_json(self.directory / INDEX, {"format": FORMAT, "files": files, **document})
         kept = {entry["name"] for entry in files.values()}
@@ -136,11 +144,17 @@ class Checkpoints:
             )
         return document
 
+    def clear(self) -> None:
+        """Delete the checkpoint and the history of an earlier training."""
+        self.remove()
+        (self.directory / HISTORY).unlink(missing_ok=True)
+
     def remove(self) -> None:
-        """Delete the checkpoint; the history stays."""
+        """Delete the checkpoint, and what a killed process left half-written; the history stays."""
         (self.directory / INDEX).unlink(missing_ok=True)
-        for path in self.directory.glob("*-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors"):
-            path.unlink()
+        for pattern in ("*-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors", ".*.safetensors.*.part"):
+            for path in self.directory.glob(pattern):
+                path.unlink()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the history, visible to others at once."""

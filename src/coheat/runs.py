@@ -18,9 +18,10 @@ from typing import Any
 
 from coheat import __version__
 from coheat.artifact import Artifact, Description, load_artifact, save_artifact
-from coheat.checkpoint import HISTORY, Checkpoints
+from coheat.checkpoint import Checkpoints
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.split import Split
+from coheat.data.split import split as make_split
 from coheat.errors import ArtifactError, ConfigError, DataError
 from coheat.evaluation import Candidates, evaluate
 from coheat.models.base import Model, Scorer, Vectors, VectorScorer
@@ -36,12 +37,15 @@ DEFAULT_SCENARIO = "all"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run was asked to do; two runs with equal records give equal numbers."""
+    """What a run was asked to do; two runs with equal records give equal numbers.
+
+    `makes_split` says that the data had no split and one was made for `scenario` with `seed`.
+    """
 
     data: str
     data_resolved: str
     scenario: str
-    split_seed: int | None
+    makes_split: bool
     fingerprint: str
     model: str
     preset: str
@@ -75,7 +79,7 @@ class Run:
         record = self.record
         words = ["coheat", "train", record.data, "--model", record.model, "--preset", record.preset]
         words += ["--seed", str(record.seed)]
-        if record.split_seed is not None:
+        if record.makes_split:
             words += ["--scenario", record.scenario]
         for key, value in record.overrides.items():
             words += ["--set", f"{key}={_toml(value)}"]
@@ -128,8 +132,8 @@ class Run:
                 raise DataError(
                     f"{data_dir}: the run's data is no longer there; say where it is with --data DIR"
                 )
-        scenario = None if record.split_seed is None else record.scenario
-        split = open_split(data_dir, scenario, record.split_seed or 0)
+        made = record.makes_split and not has_split(data_dir)
+        split = open_split(data_dir, record.scenario if made else None, record.seed)
         if fingerprint(split) == record.fingerprint:
             return split, []
         trained = artifact.training_data()
@@ -150,8 +154,6 @@ def open_split(data_dir: Path, scenario: str | None, seed: int) -> Split:
         kind = "a file, not a directory" if data_dir.exists() else "there is no such directory"
         raise DataError(f"{data_dir}: {kind}; give the directory that holds the data files")
     if not has_split(data_dir):
-        from coheat.data.split import split as make_split
-
         return make_split(read_data(data_dir), scenario or DEFAULT_SCENARIO, seed)
     if scenario is not None:
         raise ConfigError(f"{data_dir}: comes with its own split, so leave --scenario {scenario} out")
@@ -222,7 +224,7 @@ def train_run(
         data=str(data_dir),
         data_resolved=str(data_dir.resolve()),
         scenario=split.scenario,
-        split_seed=split.seed,
+        makes_split=not has_split(data_dir),
         fingerprint=fingerprint(split),
         model=model_name,
         preset=preset,
@@ -237,9 +239,9 @@ def train_run(
         _check_same(open_run(out).record, record, out)
         if run.finished:
             return run
-    else:
-        _begin(run)
     model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
+    if not resuming:
+        _begin(run)
     return _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
 
 
@@ -277,12 +279,12 @@ def _finish(run: Run, model: Model, result: FitResult) -> None:
 
 
 def _begin(run: Run) -> None:
-    """Clear what an earlier run left, and only that, and write the new run's record."""
-    run.path.mkdir(parents=True, exist_ok=True)
-    (run.path / RECORD).unlink(missing_ok=True)
-    Checkpoints(run.path).remove()
-    (run.path / HISTORY).unlink(missing_ok=True)
+    """Write the new run's record, after clearing what an earlier run left, and only that.
+
+    The record is replaced last: whatever happens in between, the directory stays a run.
+    """
     shutil.rmtree(run.path / "model", ignore_errors=True)
+    Checkpoints(run.path).clear()
     write_json(run.path / RECORD, {"format": FORMAT, "coheat": __version__, "run": asdict(run.record)})
 
 

@@ -153,6 +153,8 @@ def fit(
     run = _Run(model, split, settings, directory, watcher or Watcher())
     if resume:
         run.resume()
+    elif run.checkpoints:
+        run.checkpoints.clear()
     run.watcher.begin(model, run.standing, settings, memory)
     return run.train()
 

@@ -1,0 +1,63 @@
+"""Fixtures for everybody: small worlds with known answers, guarded against being changed by a test."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coheat.data.dataset import pairs
+from coheat.data.split import Split
+from coheat.data.synthetic import planted_world
+
+YOUSHU = Path(__file__).parents[2] / "shared" / "data"
+
+
+def digest(split: Split) -> str:
+    """Everything in a split, read anew: the data's own fingerprint is computed once and kept."""
+    found = hashlib.sha256()
+    for vocabulary in (split.train.users, split.train.bundles, split.train.items):
+        found.update("\0".join(vocabulary.ids).encode())
+    for matrix in (*split.parts.values(), split.train.user_item, split.train.bundle_item):
+        for array in (matrix.indptr, matrix.indices, matrix.data):
+            found.update(array.tobytes())
+    return found.hexdigest()
+
+
+@pytest.fixture(scope="session")
+def _planted() -> Split:
+    return planted_world()
+
+
+@pytest.fixture
+def planted(_planted: Split) -> Iterator[Split]:
+    """The planted world, the same object for all tests; a test that changes it fails."""
+    before = digest(_planted)
+    yield _planted
+    assert digest(_planted) == before, "this test changed the data it was given"
+
+
+def write_research(split: Split, directory: Path) -> Path:
+    """A split as the research text layout, whose ids are row numbers."""
+    directory.mkdir(parents=True)
+    train = split.train
+    (directory / "Planted_data_size.txt").write_text(f"{train.n_users}\t{train.n_bundles}\t{train.n_items}\n")
+    tables = {
+        "user_bundle_train": train.user_bundle,
+        "user_bundle_tune": split.validation,
+        "user_bundle_test": split.test,
+        "user_item": train.user_item,
+        "bundle_item": train.bundle_item,
+    }
+    for name, matrix in tables.items():
+        lines = "".join(f"{row}\t{column}\n" for row, column in zip(*pairs(matrix), strict=True))
+        (directory / f"{name}.txt").write_text(lines)
+    return directory
+
+
+@pytest.fixture
+def planted_directory(planted: Split, tmp_path: Path) -> Path:
+    """The planted world as files, with its split."""
+    return write_research(planted, tmp_path / "planted")

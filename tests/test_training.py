@@ -1,0 +1,406 @@
+"""The loop: what it keeps, when it stops, and that stopping in the middle changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from factorisation import Factorisation, factorisation
+from torch import Tensor
+
+from coheat.checkpoint import HISTORY, INDEX
+from coheat.data.dataset import Indices
+from coheat.data.sampling import Triples
+from coheat.data.split import Split
+from coheat.errors import ArtifactError, ConfigError, TrainingError
+from coheat.evaluation import evaluate
+from coheat.memory import MemoryEstimate, available_memory, check_memory, estimate_memory, readable
+from coheat.models import MODELS
+from coheat.models.base import FloatArray, Model, ModelConfig, Progress
+from coheat.models.untrained import Untrained
+from coheat.rng import Randomness
+from coheat.training import (
+    FitResult,
+    LossNotFinite,
+    Standing,
+    TrainingInterrupted,
+    TrainingSettings,
+    Watcher,
+    choose_device,
+    fit,
+)
+
+SETTINGS = TrainingSettings(epochs=7, batch_size=50, evaluate_every=2, checkpoint_every=3)
+
+
+def numbers(result: FitResult) -> list[dict[str, Any]]:
+    """A history without the clock."""
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in result.history]
+
+
+def parameters(model: Model) -> dict[str, list[float]]:
+    return {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
+
+
+def coheat(data: Any) -> Model:
+    config = MODELS["coheat"].Config.create({"embedding_size": 8, "learning_rate": 0.01})
+    return MODELS["coheat"](data, config, Randomness(3))
+
+
+class StopAt(Watcher):
+    """Ends training at the n-th batch, the way a crash (or Ctrl-C) would."""
+
+    def __init__(self, batch: int, error: type[BaseException]):
+        self.left, self.error = batch, error
+
+    def batch(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+
+class Crash(Exception):
+    pass
+
+
+class Sequence(Untrained):
+    """Ranks the right answer of a share of the users first; epoch t has the t-th share."""
+
+    shares: tuple[float, ...] = ()
+    answer: Any = None
+    epoch: Tensor
+
+    def __init__(self, data: Any, config: Any, rng: Randomness):
+        super().__init__(data, config, rng)
+        self.register_buffer("epoch", torch.tensor(0))
+
+    def begin_epoch(self, progress: Progress) -> None:
+        super().begin_epoch(progress)
+        self.epoch.fill_(progress.epoch)
+
+    def scorer(self) -> Sequence:
+        return self
+
+    def scores(self, users: Indices) -> FloatArray:
+        known = users < self.shares[int(self.epoch) - 1] * self.data.n_users
+        found = self.answer[users].toarray() * known[:, None]
+        return np.asarray(found, dtype=np.float32)
+
+
+def sequence(split: Split, *shares: float) -> Sequence:
+    model = Sequence(split.train, ModelConfig(), Randomness(0))
+    model.shares, model.answer = shares, split.validation
+    return model
+
+
+def test_loss_falls_and_validation_rises(planted: Split) -> None:
+    result = fit(factorisation(planted.train), planted, TrainingSettings(epochs=30, batch_size=20))
+    losses = [record["terms"]["bpr"] for record in result.history]
+    assert losses[-1] < 0.7 * losses[0]
+    assert result.best_metrics["recall@20"] > 0.9
+    assert result.reason == "all epochs done"
+
+
+def test_terms_are_means_over_batches(planted: Split) -> None:
+    seen: list[float] = []
+
+    class Recording(Factorisation):
+        def step(self, batch: Triples, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+            terms = super().step(batch, optimizers)
+            seen.append(float(terms["bpr"]))
+            return terms
+
+    model = Recording(planted.train, ModelConfig(), Randomness(0))
+    result = fit(model, planted, TrainingSettings(epochs=1, batch_size=20))
+    assert len(seen) == planted.train.user_bundle.nnz // 20 > 3
+    assert result.history[0]["terms"]["bpr"] == pytest.approx(np.mean(seen), rel=1e-6)
+
+
+def test_validates_every_n_epochs_and_at_the_last(planted: Split) -> None:
+    result = fit(factorisation(planted.train), planted, SETTINGS)
+    assert [record["epoch"] for record in result.history] == [1, 2, 3, 4, 5, 6, 7]
+    assert [record["epoch"] for record in result.history if "validation" in record] == [2, 4, 6, 7]
+
+
+def test_best_epoch_is_restored_with_its_buffers(planted: Split) -> None:
+    model = sequence(planted, 0.2, 0.6, 0.9, 0.5, 0.9)
+    settings = TrainingSettings(epochs=5, evaluate_every=1)
+    result = fit(model, planted, settings)
+    assert result.best_epoch == 3
+    assert int(model.epoch) == 3
+    found = evaluate(model.scorer(), planted.train, planted.validation).metrics
+    assert found["recall@20"] == result.best_metrics["recall@20"]
+
+
+def test_restored_parameters_give_the_best_metrics(planted: Split) -> None:
+    model = factorisation(planted.train, learning_rate=0.3)
+    result = fit(model, planted, TrainingSettings(epochs=9, batch_size=20, evaluate_every=1))
+    assert result.best_epoch < 9, "the test needs a best epoch before the last"
+    found = evaluate(model.scorer(), planted.train, planted.validation).metrics
+    assert {name: found[name] for name in result.best_metrics} == result.best_metrics
+
+
+@pytest.mark.parametrize(
+    ("selection", "best"), [("both", [1, 1, 1, 4]), ("recall", [1, 2, 2, 4]), ("ndcg", [1, 1, 3, 4])]
+)
+def test_selection_rules(selection: str, best: list[int]) -> None:
+    settings = TrainingSettings.create({"selection": selection})
+    standing, found = Standing(), []
+    for epoch, (recall, ndcg) in enumerate([(0.2, 0.2), (0.3, 0.1), (0.2, 0.3), (0.5, 0.5)], start=1):
+        standing = Standing(epoch, standing.best_epoch, standing.best_metrics)
+        standing = standing.judge({"recall@20": recall, "ndcg@20": ndcg}, settings)
+        found.append(standing.best_epoch)
+    assert found == best
+
+
+def test_patience_counts_validations_without_improvement(planted: Split) -> None:
+    model = sequence(planted, 0.2, 0.6, 0.5, 0.5, 0.7, 0.1, 0.1, 0.1, 1.0, 1.0)
+    settings = TrainingSettings(epochs=10, evaluate_every=1, patience=3)
+    result = fit(model, planted, settings)
+    assert (result.best_epoch, len(result.history)) == (5, 8)
+    assert "no improvement in 3 validations" in result.reason
+
+
+def test_without_validation_the_last_epoch_is_taken(planted: Split) -> None:
+    empty = planted.validation[:0].__class__(planted.validation.shape, dtype=np.float32)
+    split = Split(planted.train, empty, planted.test)
+    result = fit(factorisation(planted.train), split, SETTINGS)
+    assert (result.best_epoch, result.best_metrics) == (7, {})
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_goes_through_the_same_loop(name: str, planted: Split, tmp_path: Path) -> None:
+    model = MODELS[name](planted.train, MODELS[name].Config.create({}), Randomness(0))
+    result = fit(model, planted, TrainingSettings(epochs=2, evaluate_every=1), tmp_path)
+    assert len(result.history) == 2
+    assert set(result.history[0]) == {"epoch", "seconds", "terms", "facts", "validation"}
+
+
+@pytest.mark.parametrize("build", [factorisation, coheat])
+def test_same_seed_same_result(build: Callable[..., Model], planted: Split) -> None:
+    one, other = build(planted.train), build(planted.train)
+    assert numbers(fit(one, planted, SETTINGS)) == numbers(fit(other, planted, SETTINGS))
+    assert parameters(one) == parameters(other)
+
+
+def test_history_file_has_what_the_result_has(planted: Split, tmp_path: Path) -> None:
+    result = fit(coheat(planted.train), planted, SETTINGS, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / HISTORY).read_text().splitlines()]
+    assert lines == result.history
+    assert lines[-1]["facts"]["temperature"] == pytest.approx(1e4)
+    assert sum(line["seconds"] for line in lines) == pytest.approx(result.seconds)
+
+
+def test_history_is_visible_while_training_goes_on(planted: Split, tmp_path: Path) -> None:
+    lengths: list[int] = []
+
+    class Reader(Watcher):
+        def batch(self) -> None:
+            path = tmp_path / HISTORY
+            lengths.append(len(path.read_text().splitlines()) if path.exists() else 0)
+
+    fit(factorisation(planted.train), planted, SETTINGS, tmp_path, watcher=Reader())
+    assert sorted(set(lengths)) == [0, 1, 2, 3, 4, 5, 6]
+    assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize("build", [factorisation, coheat])
+@pytest.mark.parametrize("batch", [1, 5, 8, 10, 13, 14])
+def test_crash_and_resume_equals_uninterrupted(
+    build: Callable[..., Model], batch: int, planted: Split, tmp_path: Path
+) -> None:
+    whole = build(planted.train)
+    expected = fit(whole, planted, SETTINGS, tmp_path / "whole")
+    assert whole.n_batches(SETTINGS.batch_size) == 2, "the crash points below assume two batches per epoch"
+    broken = tmp_path / "broken"
+    with pytest.raises(Crash):
+        fit(build(planted.train), planted, SETTINGS, broken, watcher=StopAt(batch, Crash))
+    model = build(planted.train)
+    result = fit(model, planted, SETTINGS, broken, resume=True)
+    assert numbers(result) == numbers(expected)
+    assert parameters(model) == parameters(whole)
+    written = [json.loads(line) for line in (broken / HISTORY).read_text().splitlines()]
+    assert written == result.history
+
+
+def test_early_stopping_survives_a_crash(planted: Split, tmp_path: Path) -> None:
+    settings = TrainingSettings(epochs=10, evaluate_every=1, patience=3, checkpoint_every=1)
+    shares = (0.5, 0.4, 0.4, 0.4, 0.9)
+
+    class CrashInEpoch(Watcher):
+        def epoch(self, record: dict[str, Any], standing: Standing) -> None:
+            if record["epoch"] == 3:
+                raise Crash
+
+    with pytest.raises(Crash):
+        fit(sequence(planted, *shares), planted, settings, tmp_path, watcher=CrashInEpoch())
+    result = fit(sequence(planted, *shares), planted, settings, tmp_path, resume=True)
+    assert (result.best_epoch, len(result.history)) == (1, 4)
+
+
+def test_failure_while_saving_keeps_the_previous_checkpoint(
+    planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fit(factorisation(planted.train), planted, SETTINGS, tmp_path / "whole")
+    replace = Path.replace
+    for failing in range(1, 9):  # three checkpoints of up to four files each
+        directory = tmp_path / str(failing)
+        calls = 0
+
+        def replace_or_fail(self: Path, target: Path, failing: int = failing) -> Path:
+            nonlocal calls
+            calls += 1
+            if calls == failing:
+                raise OSError(28, "No space left on device", str(self))
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", replace_or_fail)
+        with pytest.raises(OSError, match="No space"):
+            fit(factorisation(planted.train), planted, SETTINGS, directory)
+        monkeypatch.setattr(Path, "replace", replace)
+        assert not list(directory.glob(".*")), "a half-written file was left behind"
+        result = fit(factorisation(planted.train), planted, SETTINGS, directory, resume=True)
+        assert numbers(result) == numbers(expected)
+
+
+@pytest.mark.parametrize(("batch", "epoch"), [(1, 0), (4, 1), (9, 4), (13, 6)])
+def test_interrupt_saves_the_last_finished_epoch(
+    batch: int, epoch: int, planted: Split, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingInterrupted) as caught:
+        fit(coheat(planted.train), planted, SETTINGS, tmp_path, watcher=StopAt(batch, KeyboardInterrupt))
+    assert caught.value.epoch == epoch
+    begun: list[int] = []
+
+    class First(Watcher):
+        def begin(
+            self, model: Model, standing: Standing, settings: TrainingSettings, memory: MemoryEstimate
+        ) -> None:
+            begun.append(standing.epoch)
+
+    model, whole = coheat(planted.train), coheat(planted.train)
+    result = fit(model, planted, SETTINGS, tmp_path, resume=True, watcher=First())
+    assert begun == [epoch]
+    assert numbers(result) == numbers(fit(whole, planted, SETTINGS))
+    assert parameters(model) == parameters(whole)
+
+
+def test_a_new_training_does_not_inherit_an_old_history(planted: Split, tmp_path: Path) -> None:
+    fit(factorisation(planted.train), planted, SETTINGS, tmp_path)
+    result = fit(factorisation(planted.train), planted, SETTINGS, tmp_path)
+    assert len((tmp_path / HISTORY).read_text().splitlines()) == len(result.history) == 7
+
+
+def test_checkpoints_never_pickle_and_do_not_pile_up(planted: Split, tmp_path: Path) -> None:
+    fit(factorisation(planted.train), planted, SETTINGS, tmp_path)
+    names = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
+    assert names == ["best", "checkpoint.json", "history.jsonl", "model", "optimizers"]
+
+
+@pytest.mark.parametrize("part", ["model", "optimizers", "best"])
+def test_an_altered_checkpoint_is_refused_by_name(part: str, planted: Split, tmp_path: Path) -> None:
+    fit(factorisation(planted.train), planted, SETTINGS, tmp_path)
+    (path,) = tmp_path.glob(f"{part}-*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=f"{part}-.*altered.*--overwrite"):
+        fit(factorisation(planted.train), planted, SETTINGS, tmp_path, resume=True)
+    path.unlink()
+    with pytest.raises(ArtifactError, match=f"{part}-.*missing"):
+        fit(factorisation(planted.train), planted, SETTINGS, tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_another_format_or_a_cut_history_is_refused(planted: Split, tmp_path: Path) -> None:
+    fit(factorisation(planted.train), planted, SETTINGS, tmp_path)
+    history = (tmp_path / HISTORY).read_text()
+    (tmp_path / HISTORY).write_text(history.splitlines()[0] + "\n")
+    with pytest.raises(ArtifactError, match="1 epochs, the checkpoint is at epoch 7"):
+        fit(factorisation(planted.train), planted, SETTINGS, tmp_path, resume=True)
+    index = json.loads((tmp_path / INDEX).read_text())
+    (tmp_path / INDEX).write_text(json.dumps({**index, "format": 99}))
+    with pytest.raises(ArtifactError, match="format 99"):
+        fit(factorisation(planted.train), planted, SETTINGS, tmp_path, resume=True)
+
+
+def test_resume_needs_a_directory(planted: Split) -> None:
+    with pytest.raises(ConfigError, match="directory"):
+        fit(factorisation(planted.train), planted, SETTINGS, resume=True)
+
+
+class Diverging(Factorisation):
+    """Its loss becomes infinite in epoch 5."""
+
+    def loss(self, batch: Triples) -> dict[str, Tensor]:
+        terms = super().loss(batch)
+        return {**terms, "size": terms["size"] / (0.0 if self.progress.epoch == 5 else 1.0)}
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(planted: Split, tmp_path: Path) -> None:
+    model = Diverging(planted.train, ModelConfig(learning_rate=0.02), Randomness(0))
+    with pytest.raises(
+        LossNotFinite, match=r"epoch 5: size = inf \(learning rate 0\.02\).*epoch \d"
+    ) as caught:
+        fit(model, planted, SETTINGS, tmp_path)
+    result = caught.value.result
+    assert result is not None
+    assert result.best_epoch in (2, 4)
+    assert all(math.isfinite(v) for values in parameters(model).values() for v in values)
+    found = evaluate(model.scorer(), planted.train, planted.validation).metrics
+    assert found["recall@20"] == result.best_metrics["recall@20"]
+
+
+def test_not_finite_before_any_validation_has_nothing_to_keep(planted: Split) -> None:
+    settings = TrainingSettings(epochs=7, batch_size=50, evaluate_every=6)
+    with pytest.raises(LossNotFinite, match="No epoch was validated yet") as caught:
+        fit(Diverging(planted.train, ModelConfig(), Randomness(0)), planted, settings)
+    assert caught.value.result is None
+
+
+def test_memory_estimate_counts_what_is_known(planted: Split) -> None:
+    model = factorisation(planted.train)
+    size = sum(p.numel() * 4 for p in model.parameters())
+    estimate = estimate_memory(model, planted, batch_size=50)
+    assert (estimate.gradients, estimate.moments) == (size, 2 * size)
+    assert estimate.copies == 4 * size
+    assert estimate.total < available_memory()
+    untrained = estimate_memory(sequence(planted), planted, batch_size=50)
+    assert untrained.gradients == untrained.moments == untrained.graphs == 0
+
+
+def test_too_little_memory_is_said_with_numbers(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
+    with pytest.raises(TrainingError, match=r"about .* more memory \(gradients .*1 KB is available"):
+        check_memory(factorisation(planted.train), planted, 50)
+
+
+def test_readable_sizes() -> None:
+    assert [readable(n) for n in (0, 999, 34_500_000, 2.5e9, 7e12)] == [
+        "0 bytes",
+        "999 bytes",
+        "34.5 MB",
+        "2.5 GB",
+        "7 TB",
+    ]
+
+
+def test_devices() -> None:
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ConfigError, match="choose cpu, cuda or auto"):
+        choose_device("tpu")
+    if not torch.cuda.is_available():
+        assert choose_device("auto").type == "cpu"
+        with pytest.raises(ConfigError, match="no GPU here; use --device cpu"):
+            choose_device("cuda")
+
+
+@pytest.mark.parametrize("values", [{"epochs": 0}, {"selection": "best"}, {"epoch": 3}, {"patience": 0}])
+def test_bad_settings_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        TrainingSettings.create(values)
