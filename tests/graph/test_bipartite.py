@@ -25,10 +25,8 @@ def dense_normalised(matrix: Sparse, mask: Mask) -> npt.NDArray[np.float64]:
     kept = matrix.toarray().astype(np.float64)
     kept[kept > 0] = mask
     rows, columns = kept.sum(1, keepdims=True), kept.sum(0, keepdims=True)
-    normalised: npt.NDArray[np.float64] = np.divide(
-        kept, np.sqrt(rows * columns), out=np.zeros_like(kept), where=kept > 0
-    )
-    return normalised
+    scale = np.sqrt(np.maximum(rows * columns, 1))
+    return np.asarray(kept / scale, dtype=np.float64)
 
 
 @given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 12), st.floats(0, 0.9))

@@ -116,7 +116,7 @@ class Model(nn.Module):
 
     def n_batches(self, batch_size: int) -> int:
         """How many batches `batches` yields, for the progress bar."""
-        return max(self.data.user_bundle.nnz // batch_size, 1)
+        return max(int(self.data.user_bundle.nnz) // batch_size, 1)
 
     def loss(self, batch: Triples) -> dict[str, Tensor]:
         """Named terms, already weighted; their sum is minimised."""
