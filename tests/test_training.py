@@ -335,19 +335,24 @@ def test_resume_needs_a_directory(planted: Split) -> None:
 
 
 class Diverging(Factorisation):
-    """Its loss becomes infinite in epoch 5."""
+    """The second batch of epoch 5 has an infinite term, and everything after it is NaN."""
+
+    steps = 0
 
     def loss(self, batch: Triples) -> dict[str, Tensor]:
+        self.steps += 1
         terms = super().loss(batch)
-        return {**terms, "size": terms["size"] / (0.0 if self.progress.epoch == 5 else 1.0)}
+        return {**terms, "size": terms["size"] / (0.0 if self.steps == 4 * 5 + 2 else 1.0)}
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(planted: Split, tmp_path: Path) -> None:
     model = Diverging(planted.train, ModelConfig(learning_rate=0.02), Randomness(0))
+    settings = SETTINGS.model_copy(update={"batch_size": 25})
+    assert model.n_batches(25) == 5
     with pytest.raises(
-        LossNotFinite, match=r"epoch 5: size = inf \(learning rate 0\.02\).*epoch \d"
+        LossNotFinite, match=r"epoch 5, batch 2: size = inf \(learning rate 0\.02\).*epoch \d"
     ) as caught:
-        fit(model, planted, SETTINGS, tmp_path)
+        fit(model, planted, settings, tmp_path)
     result = caught.value.result
     assert result is not None
     assert result.best_epoch in (2, 4)
@@ -357,7 +362,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(planted: Split, tmp_
 
 
 def test_not_finite_before_any_validation_has_nothing_to_keep(planted: Split) -> None:
-    settings = TrainingSettings(epochs=7, batch_size=50, evaluate_every=6)
+    settings = TrainingSettings(epochs=7, batch_size=25, evaluate_every=6)
     with pytest.raises(LossNotFinite, match="No epoch was validated yet") as caught:
         fit(Diverging(planted.train, ModelConfig(), Randomness(0)), planted, settings)
     assert caught.value.result is None

@@ -10,7 +10,6 @@ from batches (popularity, counting) simply has none and goes through the same lo
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -206,19 +205,17 @@ class _Run:
 
     def train_epoch(self, progress: Progress) -> dict[str, float]:
         """All batches of one epoch; returns each loss term's mean, and refuses one that is not finite."""
-        sums: dict[str, Tensor] = {}
-        n_batches = 0
+        found: dict[str, list[Tensor]] = {}
         self.model.train()
         self.model.begin_epoch(progress)
         for batch in self.model.batches(self.settings.batch_size):
             for name, term in self.model.step(batch, self.optimizers).items():
-                sums[name] = sums[name] + term if name in sums else term
-            n_batches += 1
+                found.setdefault(name, []).append(term)  # read at the end: reading now would wait for a GPU
             self.watcher.batch()
-        means = {name: float(total) / n_batches for name, total in sums.items()}
-        if not all(map(math.isfinite, means.values())):
-            raise self.not_finite(means, progress.epoch)
-        return means
+        terms = {name: torch.stack(values).double().cpu() for name, values in found.items()}
+        if not all(values.isfinite().all() for values in terms.values()):
+            raise self.not_finite(terms, progress.epoch)
+        return {name: float(values.mean()) for name, values in terms.items()}
 
     def validate(self) -> dict[str, float]:
         self.model.eval()
@@ -264,16 +261,21 @@ class _Run:
         self.history = self.checkpoints.cut_history(standing.epoch)
         self.standing = standing
 
-    def not_finite(self, means: dict[str, float], epoch: int) -> LossNotFinite:
-        bad = ", ".join(f"{name} = {value}" for name, value in means.items() if not math.isfinite(value))
+    def not_finite(self, terms: dict[str, Tensor], epoch: int) -> LossNotFinite:
+        """Which term it was: the one that went wrong in the earliest batch, before it spoilt the others."""
+        first = {name: int(values.isfinite().long().argmin()) for name, values in terms.items()}
+        batch = min(first[name] for name, values in terms.items() if not values[first[name]].isfinite())
+        bad = [name for name, values in terms.items() if not values[batch].isfinite()]
         rates = ", ".join(f"{group['lr']:g}" for o in self.optimizers for group in o.param_groups)
         best = self.standing.best_epoch
         kept = (
             f"The state of epoch {best}, the best so far, is kept" if best else "No epoch was validated yet"
         )
         return LossNotFinite(
-            f"the loss is not finite at epoch {epoch}: {bad} (learning rate {rates}). {kept}. "
-            "Try a smaller learning rate (--set learning_rate=...) or a larger batch (--set batch_size=...)",
+            f"the loss is not finite in epoch {epoch}, batch {batch + 1}: "
+            f"{', '.join(f'{name} = {float(terms[name][batch])}' for name in bad)} (learning rate {rates}). "
+            f"{kept}. Try a smaller learning rate (--set learning_rate=...) "
+            "or a larger batch (--set batch_size=...)",
             self.result("the loss was not finite") if best else None,
         )
 
