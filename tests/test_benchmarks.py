@@ -1,0 +1,248 @@
+"""The yardstick computes what our implementation computes, and every benchmark runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from coheat.data import Split, planted_world, read_split
+from coheat.data.dataset import Sparse
+from coheat.data.sampling import Triples
+from coheat.evaluation import evaluate
+from coheat.models.base import Progress, Vectors, VectorScorer
+from coheat.models.coheat import CoHeat, CoHeatConfig, Masks
+from coheat.rng import Randomness
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import common  # noqa: E402
+import plain  # noqa: E402
+import scaling  # noqa: E402
+import training_speed  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return planted_world(n_groups=3, users_per_group=20, items_per_group=9, bundles_per_group=8, seed=3)
+
+
+@pytest.fixture(scope="module")
+def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    common.write_world(directory, "youshu", 0.02)
+    return directory
+
+
+def both_models(split: Split, n_layers: int) -> tuple[CoHeat, plain.PlainCoHeat]:
+    """Our model and the plain one with the same parameters, at the same epoch."""
+    config = CoHeatConfig(n_layers=n_layers, embedding_size=16, user_item_dropout=0.3)
+    ours = CoHeat(split.train, config, Randomness(1))
+    ours.begin_epoch(Progress(20, 100))
+    other = plain.PlainCoHeat(split.train, plain.PlainSettings.of(config))
+    other.begin_epoch(20, 100)
+    with torch.no_grad():
+        for name in ("users", "bundles", "items"):
+            getattr(other, name).copy_(getattr(ours, name))
+    return ours, other
+
+
+def plain_graphs(split: Split, masks: Masks) -> plain.Graphs:
+    """The plain version's graphs when just the edges of `masks` stay."""
+
+    def kept(relation: Sparse, mask: Any) -> Sparse:
+        return sp.csr_matrix((relation.data * mask, relation.indices, relation.indptr), relation.shape)
+
+    def adjacency(relation: Sparse, to_left: Any, to_right: Any) -> Sparse:
+        upper, lower = kept(relation, to_left), kept(relation.T.tocsr(), to_right)
+        return sp.bmat([[None, upper], [lower, None]], format="csr")
+
+    train = split.train
+    history = adjacency(train.user_bundle, masks.history_users, masks.history_bundles)
+    affiliation = adjacency(train.user_item, masks.affiliation_users, masks.affiliation_items)
+    return (
+        plain.to_tensor(plain.normalised(history)),
+        plain.to_tensor(plain.normalised(affiliation)),
+        plain.to_tensor(plain.averaging(kept(train.bundle_item, masks.pooling))),
+    )
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_plain_loss_and_gradients_are_ours(split: Split, n_layers: int) -> None:
+    ours, other = both_models(split, n_layers)
+    masks = ours.draw_masks(np.random.default_rng(5))
+    assert not masks.history_users.all()
+    assert not masks.pooling.all()
+    batch: Triples = next(ours.batches(64))
+    our_terms = ours.loss_given(batch, masks)
+    tensors = [torch.from_numpy(part) for part in (batch.users, batch.positives, batch.negatives)]
+    plain_terms = other.loss(tensors, plain_graphs(split, masks))
+    for ours_term, plain_term in zip(our_terms.values(), plain_terms, strict=True):
+        assert ours_term.item() == pytest.approx(plain_term.item(), abs=1e-5)
+    torch.stack(list(our_terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack(plain_terms).sum().backward()  # type: ignore[no-untyped-call]
+    for name in ("users", "bundles", "items"):
+        torch.testing.assert_close(getattr(ours, name).grad, getattr(other, name).grad, atol=1e-5, rtol=1e-3)
+
+
+def test_plain_scores_are_ours(split: Split) -> None:
+    ours, other = both_models(split, 1)
+    users = np.arange(split.train.n_users)
+    with torch.no_grad():
+        score = other.score_all(other.views(other.graphs(training=False)))
+        np.testing.assert_allclose(score(torch.from_numpy(users)), ours.scorer().scores(users), atol=1e-5)
+
+
+def test_dropping_keeps_the_expected_share_of_each_direction() -> None:
+    adjacency = plain.square(sp.csr_matrix(np.ones((100, 200), dtype=np.float32)))
+    dropped = plain.drop_edges(adjacency, 0.3, np.random.default_rng(0)).toarray()
+    upper, lower = dropped[:100, 100:], dropped[100:, :100].T
+    assert upper.mean() == pytest.approx(0.7, abs=0.02)
+    assert lower.mean() == pytest.approx(0.7, abs=0.02)
+    assert (upper * lower).mean() == pytest.approx(0.49, abs=0.02)  # drawn apart from each other
+    assert dropped.sum() == dropped[:100, 100:].sum() + dropped[100:, :100].sum()
+
+
+def test_plain_batches_hold_every_pair_once_and_no_taken_negative(split: Split) -> None:
+    user_bundle = split.train.user_bundle.toarray()
+    batches = list(plain.training_loader(split.train, batch_size=50))
+    users, positives, negatives = (torch.cat(part).numpy() for part in zip(*batches, strict=True))
+    n_batches = split.train.user_bundle.nnz // 50
+    assert len(users) == n_batches * 50
+    assert len(set(zip(users.tolist(), positives.tolist(), strict=True))) == len(users)
+    assert user_bundle[users, positives].all()
+    assert not user_bundle[users, negatives].any()
+
+
+def test_plain_training_lowers_the_loss(split: Split) -> None:
+    model = plain.PlainCoHeat(split.train, plain.PlainSettings(embedding_size=16, learning_rate=0.02))
+    optimizer = plain.adam(model)
+    losses = []
+    for epoch in range(1, 11):
+        model.begin_epoch(epoch, 10)
+        for batch in plain.training_loader(split.train, seed=epoch):
+            losses.append(plain.train_step(model, optimizer, batch)[0])
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_plain_evaluation_is_ours(split: Split) -> None:
+    generator = torch.Generator().manual_seed(0)
+    users = torch.randn(split.train.n_users, 8, generator=generator)
+    bundles = torch.randn(split.train.n_bundles, 8, generator=generator)
+    found = evaluate(VectorScorer(Vectors(users, bundles)), split.train, split.test, ks=(5,)).metrics
+    expected = plain.evaluate(
+        lambda rows: users[rows] @ bundles.T, split.train.user_bundle, split.test, k=5, block=16
+    )
+    assert 0 < expected["recall@5"] < 1
+    assert expected == pytest.approx({name: found[name] for name in expected}, abs=1e-9)
+
+
+def test_plain_loading_is_ours(tiny_directory: Path) -> None:
+    ours, other = read_split(tiny_directory), plain.load(tiny_directory)
+    for name, matrix in {
+        "train": ours.train.user_bundle,
+        "tune": ours.validation,
+        "test": ours.test,
+        "user_item": ours.train.user_item,
+        "bundle_item": ours.train.bundle_item,
+    }.items():
+        assert matrix.nnz > 0
+        assert abs(other[name] - matrix).nnz == 0
+
+
+def test_a_sample_of_batches_is_scaled_to_the_epoch() -> None:
+    steps = []
+
+    def begin() -> Iterator[int]:
+        time.sleep(0.05)  # what an epoch needs before its first batch
+        return iter(range(10))
+
+    def step(batch: int) -> None:
+        steps.append(batch)
+        time.sleep(0.01)
+
+    seconds, per_batch = training_speed.time_epoch(training_speed.Trainer(10, begin, step), n_timed=4)
+    assert steps == [0, 1, 2, 3]
+    assert per_batch >= 0.01
+    assert seconds >= 0.05 + 10 * 0.01
+    assert seconds - 10 * per_batch >= 0.05
+
+
+def test_the_exponent_of_growth() -> None:
+    worlds = [{"edges": edges, "ours": {"epoch_seconds": edges**1.5}} for edges in (10, 20, 80)]
+    assert scaling.exponent(worlds, "ours", "epoch_seconds") == pytest.approx(1.5)
+
+
+def start(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with this, on one thread: tiny worlds gain nothing from more, and tests may share cores."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=BENCHMARKS,
+    )
+
+
+def test_peak_memory_counts_what_was_given_back() -> None:
+    code = "from common import peak_megabytes as peak; a = peak(); bytearray(b'x') * 2**28; print(peak() - a)"
+    assert float(start("-c", code).stdout) == pytest.approx(256, abs=20)
+
+
+def run(script: str, *arguments: object, out: Path) -> dict[str, Any]:
+    """What a benchmark writes as JSON after one round."""
+    done = start(script, *map(str, arguments), "--rounds", "1", "--json", str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    found: dict[str, Any] = json.loads(out.read_text())
+    assert found["machine"]["cores"] >= 1
+    return found
+
+
+def test_training_speed_runs(tiny_directory: Path, tmp_path: Path) -> None:
+    found = run("training_speed.py", "--data", tiny_directory, out=tmp_path / "out.json")
+    assert found["ours"]["batches_timed"] == found["ours"]["batches_per_epoch"] == 1
+    assert found["ratio"] == pytest.approx(found["plain"]["epoch_seconds"] / found["ours"]["epoch_seconds"])
+    assert found["ours"]["peak_megabytes"] > 50
+
+
+def test_evaluation_speed_runs_and_agrees(tiny_directory: Path, tmp_path: Path) -> None:
+    found = run("evaluation_speed.py", "--data", tiny_directory, out=tmp_path / "out.json")
+    assert found["difference"] <= 1e-6
+    assert found["ours"]["metrics"]["recall@20"] > 0
+    assert found["ratio"] > 0
+
+
+def test_loading_speed_runs_and_agrees(tiny_directory: Path, tmp_path: Path) -> None:
+    found = run("loading_speed.py", "--data", tiny_directory, out=tmp_path / "out.json")
+    assert found["ours"]["pairs"] == found["plain"]["pairs"]
+    assert found["n_pairs"] == sum(found["plain"]["pairs"].values())
+
+
+def test_scaling_runs(tmp_path: Path) -> None:
+    found = run("scaling.py", "--base", 0.02, "--factors", 1, 2, "--batches", 1, out=tmp_path / "out.json")
+    small, large = found["worlds"]
+    assert large["edges"] == pytest.approx(2 * small["edges"], rel=0.1)
+    assert large["ours"]["epoch_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "script", ["training_speed.py", "evaluation_speed.py", "loading_speed.py", "scaling.py"]
+)
+def test_help_has_an_example(script: str) -> None:
+    done = start(script, "--help")
+    assert done.returncode == 0
+    assert f"python benchmarks/{script}" in done.stdout
