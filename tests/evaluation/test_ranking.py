@@ -49,6 +49,13 @@ def test_users_in_any_order_and_repeated() -> None:
     assert ids.tolist() == [[2], [0], [2]]
 
 
+def test_every_user_of_several_tiles_gets_the_own_list() -> None:
+    n_users = 2 * TILE + 100
+    table = np.random.default_rng(0).integers(50, size=(n_users, 40)).astype(np.float32)
+    ids, _ = top_bundles(TableScorer(table), np.arange(n_users), relation([], [], (n_users, 40)), 40)
+    assert np.array_equal(ids, np.argsort(-table, axis=1, kind="stable"))
+
+
 def test_no_users_give_no_lists() -> None:
     ids, scores = top_bundles(TableScorer(np.ones((2, 3))), np.array([], int), relation([], [], (2, 3)), 4)
     assert ids.shape == scores.shape == (0, 4)
