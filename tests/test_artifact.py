@@ -1,0 +1,284 @@
+"""An artifact is whole, stands on its own, and refuses by name whatever was done to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from factorisation import factorisation
+from pyarrow import parquet
+from safetensors.torch import save_file
+
+from coheat.artifact import INDEX, Artifact, Description, load_artifact, save_artifact
+from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.data.split import Split
+from coheat.errors import ArtifactError
+from coheat.models import MODELS
+from coheat.models.base import Model
+from coheat.rng import Randomness
+from coheat.storage import map_arrays
+
+FILES = [
+    INDEX,
+    "bundles.parquet",
+    "items.parquet",
+    "parameters.safetensors",
+    "relations.safetensors",
+    "users.parquet",
+    "vectors.safetensors",
+]
+
+
+def describe(model: Model, name: str = "coheat") -> Description:
+    return Description(
+        model=name,
+        config=model.config.model_dump(mode="json"),
+        training={"epochs": 3},
+        seed=4,
+        scenario="planted",
+        data_source="somewhere",
+        data_fingerprint="abc",
+        best_epoch=2,
+        metrics={"recall@20": 0.5, "ndcg@20": 0.25},
+        seconds=1.5,
+        reason="all epochs done",
+    )
+
+
+def build(name: str, data: BundleData) -> Model:
+    return MODELS[name](data, MODELS[name].Config.create({}), Randomness(4))
+
+
+@pytest.fixture
+def saved(planted: Split, tmp_path: Path) -> Artifact:
+    model = build("coheat", planted.train)
+    return save_artifact(tmp_path / "model", model, describe(model))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_round_trip(name: str, planted: Split, tmp_path: Path) -> None:
+    model = build(name, planted.train)
+    for tensor in model.state_dict().values():
+        tensor.mul_(1.5)  # not what a fresh model would have
+    save_artifact(tmp_path / "model", model, describe(model, name))
+    artifact = load_artifact(tmp_path / "model")
+    assert artifact.description == describe(model, name)
+    assert artifact.training_data().fingerprint == planted.train.fingerprint
+    again = artifact.model()
+    assert all(torch.equal(again.state_dict()[k], v) for k, v in model.state_dict().items())
+    users = np.arange(planted.train.n_users)
+    assert np.array_equal(again.scorer().scores(users), model.eval().scorer().scores(users))
+
+
+def test_vectors_are_the_models(planted: Split, tmp_path: Path) -> None:
+    model = factorisation(planted.train)
+    vectors = save_artifact(tmp_path / "model", model, describe(model)).vectors()
+    expected = model.vectors()
+    assert vectors is not None
+    assert expected.items is not None
+    assert vectors.items is not None
+    assert np.array_equal(vectors.users, expected.users.detach().numpy())
+    assert np.array_equal(vectors.bundles, expected.bundles.detach().numpy())
+    assert np.array_equal(vectors.items, expected.items.detach().numpy())
+    assert vectors.size_exponent == 0.5
+    assert isinstance(vectors.users, np.memmap), "vectors should be mapped, so that processes share them"
+    assert not vectors.users.flags.writeable
+
+
+def test_a_model_with_its_own_scoring_has_no_vectors(planted: Split, tmp_path: Path) -> None:
+    model = build("counting", planted.train)
+    artifact = save_artifact(tmp_path / "model", model, describe(model, "counting"))
+    assert artifact.vectors() is None
+
+
+def test_wild_ids_survive(tmp_path: Path) -> None:
+    wild = [
+        "a b",
+        "a/b",
+        'quo"te',
+        "it's",
+        "🧺",
+        "0",
+        "00",
+        "NULL",
+        "nan",
+        "\n",
+        "é",
+        "e\u0301",
+        "[red]",
+        "\0",
+    ]
+    data = BundleData(
+        Vocabulary(wild, "user"),
+        Vocabulary(reversed(wild), "bundle"),
+        Vocabulary(["x" * 10_000, *wild], "item"),
+        relation([0, 1], [1, 2], (len(wild), len(wild))),
+        relation([0], [0], (len(wild), len(wild) + 1)),
+        relation([3], [4], (len(wild), len(wild) + 1)),
+    )
+    model = build("popularity", data)
+    artifact = save_artifact(tmp_path / "model", model, describe(model, "popularity"))
+    assert artifact.ids("user") == tuple(wild)
+    assert artifact.ids("bundle") == tuple(reversed(wild))
+    assert artifact.ids("item") == ("x" * 10_000, *wild)
+    assert artifact.training_data().fingerprint == data.fingerprint
+
+
+def test_an_id_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
+    data = BundleData(
+        Vocabulary(["\ud800"], "user"),
+        Vocabulary(["b"], "bundle"),
+        Vocabulary(["i"], "item"),
+        relation([0], [0], (1, 1)),
+        relation([0], [0], (1, 1)),
+        relation([0], [0], (1, 1)),
+    )
+    model = build("popularity", data)
+    with pytest.raises(ArtifactError, match="user id is not valid Unicode"):
+        save_artifact(tmp_path / "model", model, describe(model))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_those_described(saved: Artifact) -> None:
+    assert sorted(path.name for path in saved.directory.iterdir()) == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_altered_byte_is_refused_by_name(name: str, saved: Artifact) -> None:
+    path = saved.directory / name
+    content = path.read_bytes()
+    for position in (len(content) // 3, len(content) // 2, len(content) - 3):
+        altered = bytearray(content)
+        altered[position] ^= 1
+        path.write_bytes(altered)
+        with pytest.raises(ArtifactError, match=name):
+            load_artifact(saved.directory)
+    path.write_bytes(content)
+    load_artifact(saved.directory)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kept", [0, 0.5, 0.99])
+def test_a_truncated_file_is_refused_by_name(name: str, kept: float, saved: Artifact) -> None:
+    path = saved.directory / name
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(ArtifactError, match=name):
+        load_artifact(saved.directory)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_refused_by_name(name: str, saved: Artifact) -> None:
+    (saved.directory / name).unlink()
+    with pytest.raises(ArtifactError, match=name):
+        load_artifact(saved.directory)
+
+
+def test_another_format_says_which_version_wrote_it(saved: Artifact) -> None:
+    document = json.loads((saved.directory / INDEX).read_text())
+    (saved.directory / INDEX).write_text(json.dumps({**document, "format": 2, "coheat": "9.9"}))
+    with pytest.raises(ArtifactError, match=r"format 2; .* reads format 1; use the version .*9\.9"):
+        load_artifact(saved.directory)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "\xff"])
+def test_an_index_that_is_no_json_object_is_refused(content: str, saved: Artifact) -> None:
+    (saved.directory / INDEX).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ArtifactError, match=INDEX):
+        load_artifact(saved.directory)
+
+
+def test_no_artifact_there(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no artifact here"):
+        load_artifact(tmp_path / "nowhere")
+    with pytest.raises(ArtifactError, match="no such file"):
+        load_artifact(tmp_path)
+
+
+def test_a_model_this_version_does_not_have(planted: Split, tmp_path: Path) -> None:
+    model = build("popularity", planted.train)
+    artifact = save_artifact(tmp_path / "model", model, describe(model, "oracle"))
+    assert artifact.vectors() is not None
+    with pytest.raises(ArtifactError, match=r"model 'oracle', which this version .* does not have"):
+        artifact.model()
+
+
+class Unfinished(Exception):
+    pass
+
+
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("call", range(1, 6))
+def test_a_failure_in_the_middle_leaves_the_old_one_or_nothing(
+    call: int, existing: bool, planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions that fail are those of safetensors and pyarrow which write the files."""
+    target = tmp_path / "model"
+    old = factorisation(planted.train, seed=1)
+    if existing:
+        save_artifact(target, old, describe(old))
+    calls = 0
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise Unfinished
+            return function(*arguments, **options)
+
+        return wrapped
+
+    monkeypatch.setattr("coheat.checkpoint.save_file", failing(save_file))
+    monkeypatch.setattr("pyarrow.parquet.write_table", failing(parquet.write_table))
+    new = factorisation(planted.train, seed=2)
+    with pytest.raises(Unfinished):
+        save_artifact(target, new, describe(new))
+    assert [path.name for path in tmp_path.iterdir()] == (["model"] if existing else [])
+    if existing:
+        vectors = load_artifact(target).vectors()
+        assert vectors is not None
+        assert np.array_equal(vectors.users, old.users.detach().numpy())
+
+
+def test_a_failing_rename_puts_the_old_one_back(
+    planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = factorisation(planted.train, seed=1), factorisation(planted.train, seed=2)
+    save_artifact(tmp_path / "model", old, describe(old))
+    rename = Path.rename
+
+    def fail_into_place(self: Path, target: Path) -> Path:
+        if self.name.endswith(".part"):
+            raise OSError(13, "Permission denied", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_into_place)
+    with pytest.raises(OSError, match="Permission denied"):
+        save_artifact(tmp_path / "model", new, describe(new))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    vectors = load_artifact(tmp_path / "model").vectors()
+    assert vectors is not None
+    assert np.array_equal(vectors.users, old.users.detach().numpy())
+
+
+def test_mapped_arrays_are_what_was_written(tmp_path: Path) -> None:
+    arrays: dict[str, np.ndarray] = {
+        "floats": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "whole": np.array([[1], [-2]], dtype=np.int64),
+        "flags": np.array([True, False, True]),
+        "empty": np.zeros((0, 5), dtype=np.float32),
+        "single": np.array(2.5),
+    }
+    save_file({name: torch.tensor(array) for name, array in arrays.items()}, tmp_path / "arrays.safetensors")
+    found = map_arrays(tmp_path / "arrays.safetensors")
+    assert set(found) == set(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+        assert found[name].shape == array.shape

@@ -1,0 +1,194 @@
+"""The recommender against brute force, and what it says when asked for what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factorisation import factorisation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_artifact import describe
+
+from coheat.artifact import ServingVectors, save_artifact
+from coheat.data.dataset import relation
+from coheat.data.split import Split
+from coheat.errors import ArtifactError, ConfigError, DataError, UnknownIdError
+from coheat.evaluation import top_bundles
+from coheat.models import MODELS
+from coheat.models.base import Model
+from coheat.recommender import Ids, Recommendation, Recommender
+from coheat.rng import Randomness
+
+
+@pytest.fixture
+def model(planted: Split) -> Model:
+    return factorisation(planted.train)
+
+
+@pytest.fixture
+def recommender(model: Model, tmp_path: Path) -> Recommender:
+    save_artifact(tmp_path / "model", model, describe(model))
+    return Recommender.load(tmp_path / "model")
+
+
+def small(seed: int, n_users: int = 4, n_bundles: int = 9) -> tuple[Recommender, np.ndarray, np.ndarray]:
+    """A recommender with whole-number vectors, so that ties are plenty; its scores; who took what."""
+    rng = np.random.default_rng(seed)
+    users = rng.integers(-1, 2, (n_users, 2)).astype(np.float32)
+    bundles = rng.integers(-1, 2, (n_bundles, 2)).astype(np.float32)
+    taken = rng.random((n_users, n_bundles)) < 0.3
+    rows, columns = np.nonzero(taken)
+    matrix = relation(rows, columns, (n_users, n_bundles))
+    recommender = Recommender(
+        Ids(tuple(f"u{n}" for n in range(n_users)), "user"),
+        Ids(tuple(f"b{n}" for n in range(n_bundles)), "bundle"),
+        Ids(("i0", "i1"), "item"),
+        ServingVectors(users, bundles, np.eye(2, dtype=np.float32), 1.0),
+        (matrix.indptr, matrix.indices),
+    )
+    return recommender, users @ bundles.T, taken
+
+
+def brute_force(scores: np.ndarray, allowed: np.ndarray, k: int) -> list[int]:
+    return sorted(np.flatnonzero(allowed).tolist(), key=lambda b: (-scores[b], b))[:k]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.booleans(), st.sampled_from(["all", "new", "some"]))
+@settings(max_examples=80, deadline=None)
+def test_recommend_equals_brute_force(seed: int, k: int, exclude_seen: bool, candidates: str) -> None:
+    recommender, scores, taken = small(seed)
+    some = ["b7", "b2", "b3"]
+    open_to = {"all": np.ones(9, bool), "new": ~taken.any(0), "some": np.isin(np.arange(9), [7, 2, 3])}[
+        candidates
+    ]
+    found = recommender.recommend(["u3", "u0"], k, some if candidates == "some" else candidates, exclude_seen)
+    expected = []
+    for user in (3, 0):
+        best = brute_force(scores[user], open_to & ~(taken[user] & exclude_seen), k)
+        expected += [
+            Recommendation(f"u{user}", f"b{b}", float(scores[user, b]), rank)
+            for rank, b in enumerate(best, 1)
+        ]
+    assert found == expected
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_audience_equals_brute_force(seed: int, k: int, exclude_seen: bool) -> None:
+    recommender, scores, taken = small(seed)
+    for bundle in (0, 5):
+        best = brute_force(scores[:, bundle], ~(taken[:, bundle] & exclude_seen), k)
+        assert recommender.audience(f"b{bundle}", k, exclude_seen) == [
+            Recommendation(f"u{u}", f"b{bundle}", float(scores[u, bundle]), rank)
+            for rank, u in enumerate(best, 1)
+        ]
+
+
+def test_lists_are_those_of_evaluation(recommender: Recommender, model: Model, planted: Split) -> None:
+    data = planted.train
+    ranked, _ = top_bundles(model.scorer(), np.arange(data.n_users), data.user_bundle, 7)
+    found = recommender.recommend(list(data.users.ids), k=7)
+    expected = [data.bundles[int(bundle)] for row in ranked for bundle in row]
+    assert [row.bundle_id for row in found] == expected
+
+
+def test_one_user_is_the_same_as_in_a_batch(recommender: Recommender, planted: Split) -> None:
+    names = list(planted.train.users.ids) * 7  # more than one block
+    together = recommender.recommend(names, k=3)
+    alone = [row for name in names[:5] for row in recommender.recommend([name], k=3)]
+    assert [row.bundle_id for row in together[:15]] == [row.bundle_id for row in alone]
+    assert np.allclose([row.score for row in together[:15]], [row.score for row in alone], rtol=1e-5)
+
+
+def test_a_new_bundle_has_the_vector_the_model_gives_it(
+    recommender: Recommender, model: Model, planted: Split
+) -> None:
+    items = [planted.train.items[n] for n in (3, 0, 11, 3)]  # one of them twice: a bundle is a set
+    added = recommender.add_bundles({"new": items, "other": items[:1]})
+    assert (added.bundle_ids, added.unknown_items) == (["new", "other"], {})
+    matrix = relation([0, 0, 0, 1], [3, 0, 11, 3], (2, planted.train.n_items))
+    expected = model.vectors().new_bundles(matrix).numpy()
+    assert np.allclose(recommender.bundle_vectors[-2:], expected, rtol=1e-6)
+    user = planted.train.users[5]
+    best = {row.bundle_id: row.score for row in recommender.recommend([user], k=1000)}
+    assert best["new"] == pytest.approx(
+        float(model.vectors().users[5].detach().numpy() @ expected[0]), rel=1e-5
+    )
+    assert [row.rank for row in recommender.audience("new", k=4)] == [1, 2, 3, 4]
+
+
+def test_new_candidates_are_the_cold_and_the_added(recommender: Recommender, planted: Split) -> None:
+    recommender.add_bundles({"added": [planted.train.items[0]]})
+    found = recommender.recommend([planted.train.users[0]], k=1000, candidates="new")
+    cold = {planted.train.bundles[int(n)] for n in np.flatnonzero(planted.cold_bundles)}
+    assert {row.bundle_id for row in found} == cold | {"added"}
+
+
+def test_unknown_items_are_reported_and_left_out(recommender: Recommender, planted: Split) -> None:
+    item = planted.train.items[0]
+    added = recommender.add_bundles({"a": [item, "moon"], "b": [item]})
+    assert added.unknown_items == {"a": ["moon"]}
+    assert np.array_equal(recommender.bundle_vectors[-1], recommender.bundle_vectors[-2])
+
+
+def test_refused_bundles_leave_everything_as_it_was(recommender: Recommender, planted: Split) -> None:
+    item, known = planted.train.items[0], planted.train.bundles[0]
+    before = len(recommender.bundles.ids)
+    for bundles, error, says in (
+        ({"fine": [item], "moon": ["moon", "sun"]}, UnknownIdError, "'moon'.*none of its items"),
+        ({"fine": [item], "hollow": []}, UnknownIdError, "hollow"),
+        ({"fine": [item], known: [item]}, DataError, f"{known}.*taken already"),
+        ({"fine": [item], "": [item]}, DataError, "empty"),
+    ):
+        with pytest.raises(error, match=says):
+            recommender.add_bundles(bundles)
+    assert len(recommender.bundles.ids) == len(recommender.bundle_vectors) == before
+    recommender.add_bundles({"fine": [item]})
+    with pytest.raises(DataError, match="taken already"):
+        recommender.add_bundles({"fine": [item]})
+
+
+def test_unknown_ids_come_with_a_suggestion(recommender: Recommender) -> None:
+    with pytest.raises(UnknownIdError, match=r"unknown user id 'user-2-111'; did you mean 'user-2-11'\?"):
+        recommender.recommend(["user-2-111"])
+    with pytest.raises(UnknownIdError, match="unknown user id '🧺'; the model knows 48 users"):
+        recommender.recommend(["🧺"])
+    with pytest.raises(UnknownIdError, match="unknown user id ''"):
+        recommender.recommend([""])
+    with pytest.raises(UnknownIdError, match="bundle"):
+        recommender.audience("nothing")
+    with pytest.raises(UnknownIdError, match="bundle"):
+        recommender.recommend(["user-2-11"], candidates=["nothing"])
+
+
+def test_bad_questions(recommender: Recommender) -> None:
+    with pytest.raises(ConfigError, match="k = 0"):
+        recommender.recommend(["user-2-11"], k=0)
+    with pytest.raises(ConfigError, match="'all', 'new', or a list"):
+        recommender.recommend(["user-2-11"], candidates="cold")
+    with pytest.raises(ConfigError, match="takes a list"):
+        recommender.recommend("user-2-11")
+    assert recommender.recommend([]) == []
+    assert recommender.recommend(["user-2-11"], candidates=[]) == []
+
+
+def test_models_that_cannot_be_served_say_so(planted: Split, tmp_path: Path) -> None:
+    for name, place in (("counting", tmp_path / "counting"), ("popularity", tmp_path / "popularity")):
+        model = MODELS[name](planted.train, MODELS[name].Config.create({}), Randomness(0))
+        save_artifact(place, model, describe(model, name))
+    with pytest.raises(ArtifactError, match="'counting' does not score by vectors"):
+        Recommender.load(tmp_path / "counting")
+    with pytest.raises(ConfigError, match="only by their history"):
+        Recommender.load(tmp_path / "popularity").add_bundles({"a": [planted.train.items[0]]})
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="neither a run nor an artifact"):
+        Recommender.load(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"not finished.*--resume"):
+        Recommender.load(tmp_path)
+    with pytest.raises(ArtifactError, match="no artifact here"):
+        Recommender.load(tmp_path / "run.json")
