@@ -202,12 +202,12 @@ def _parse_times(values: Any) -> tuple[Indices, npt.NDArray[np.bool_]]:
             return times.cast(pa.int64()).to_numpy(), np.ones(len(values), dtype=bool)
         except pa.ArrowInvalid:
             continue
-    parsed = [_parse_time(value) for value in values.to_pylist()]
+    parsed = [parse_time(value) for value in values.to_pylist()]
     seconds = np.array([0 if time is None else time for time in parsed], dtype=np.int64)
     return seconds, np.array([time is not None for time in parsed], dtype=bool)
 
 
-def _parse_time(value: str | bytes | None) -> int | None:
+def parse_time(value: str | bytes | None) -> int | None:
     """Unix seconds of one text, whole seconds or ISO 8601 (UTC unless it says otherwise)."""
     try:
         text = value.decode() if isinstance(value, bytes) else value or ""

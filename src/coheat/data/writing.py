@@ -80,7 +80,9 @@ def _fresh(directory: Path, overwrite: bool) -> Iterator[Path]:
         raise DataError(f"{directory}: a file stands there; choose another name")
     present = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     if present and not overwrite:
-        raise DataError(f"{directory}: not empty; choose another directory, or say overwrite")
+        raise DataError(
+            f"{directory}: not empty; choose another directory, or allow overwriting (--overwrite)"
+        )
     foreign = [name for name in present if not _is_ours(name)]
     if foreign:
         raise DataError(

@@ -1,0 +1,253 @@
+"""coheat data: check, describe, split and make up data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, errors, print_json
+from coheat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coheat.data import BundleData, Split
+
+data_app = typer.Typer(name="data", help="Check, describe, split and make up data.", no_args_is_help=True)
+app.add_typer(data_app)
+
+DIRECTORY = typer.Argument(..., metavar="DIR", help="Tables (.parquet, .csv, .tsv) or research text files.")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON document instead.")
+FORMAT = typer.Option("parquet", "--format", help="Parquet tables, or the text layout of published data.")
+SEED = typer.Option(0, min=0, help="Same seed, same outcome.")
+OVERWRITE = typer.Option(False, "--overwrite", help="Replace the data that stand in --out.")
+Format = Literal["parquet", "research"]
+COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@contextmanager
+def _working(what: str, as_json: bool) -> Iterator[None]:
+    """A spinner on standard error while something takes long, where somebody is looking."""
+    if as_json or not errors.is_terminal:
+        yield
+        return
+    with errors.status(what):
+        yield
+
+
+@data_app.command()
+def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
+    """Tell everything that is wrong with the data in DIR, with rows and hints.
+
+    Exit status 0: they can be used; 1: errors were found.
+
+    Example:
+
+        coheat data check shop
+    """
+    from coheat.data.check import check as check_directory
+
+    with _working(f"reading {directory}", as_json):
+        report = check_directory(directory)
+    if as_json:
+        print_json(report.to_dict())
+        raise typer.Exit(0 if report.ok else 1)
+    for problem in report.problems:
+        place = str(directory / problem.file) + (f":{problem.row}" if problem.row else "")
+        console.print(f"[bold {COLOURS[problem.severity]}]{problem.severity}[/]", end=" ")
+        console.print(f"{place}: {problem.what}", markup=False, highlight=False, soft_wrap=True)
+        if problem.hint:
+            console.print(f"  {problem.hint}", markup=False, highlight=False, soft_wrap=True, style="dim")
+    if report.counts:
+        counts = ", ".join(f"{count:,} {name}" for name, count in report.counts.items())
+        console.print(counts, highlight=False)
+    found = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
+    console.print(f"[bold]{'usable' if report.ok else 'not usable'}[/]: {found}", highlight=False)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@data_app.command()
+def stats(
+    directory: Path = DIRECTORY,
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw the skew: .png, .svg or .pdf."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Print the paper's Table 1 for the data in DIR, and how unevenly bundles are taken (Figure 1a).
+
+    Examples:
+
+        coheat data stats shop
+
+        coheat data stats shop --plot skew.png
+    """
+    from coheat.data import read_data
+    from coheat.data.stats import plot_skew, sketch_skew
+    from coheat.data.stats import stats as statistics
+
+    with _working(f"reading {directory}", as_json):
+        data = read_data(directory)
+        found = statistics(data)
+        if plot is not None:
+            plot_skew(data, plot, title=directory.resolve().name)
+    if as_json:
+        print_json(found.to_dict() | {"plot": None if plot is None else str(plot)})
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table("", title=directory.resolve().name, title_style="bold", box=SIMPLE_HEAD)
+    for column in ("count", "density"):
+        table.add_column(column, justify="right")
+    for name in ("users", "bundles", "items"):
+        table.add_row(name, f"{getattr(found, name):,}")
+    for name in ("user_bundle", "user_item", "bundle_item"):
+        density = f"{getattr(found, f'{name}_density'):.2f}%"
+        table.add_row(name.replace("_", "-"), f"{getattr(found, name):,}", density)
+    table.add_row("average bundle size", f"{found.average_bundle_size:.2f}")
+    console.print(table)
+    console.print(sketch_skew(data), highlight=False, markup=False)
+    console.print(
+        f"interactions on the top 10% of bundles: {found.top_10_percent_share:.0%}, "
+        f"top 20%: {found.top_20_percent_share:.0%}, Gini {found.gini:.2f}; "
+        f"{found.bundles_without_interactions:,} bundles without any",
+        highlight=False,
+    )
+    if plot is not None:
+        console.print(f"drawn: {plot}", highlight=False, markup=False)
+
+
+@data_app.command()
+def split(
+    directory: Path = DIRECTORY,
+    scenario: str = typer.Option(..., help="warm, cold, all, cold-ratio or time."),
+    out: Path = typer.Option(..., metavar="DIR", help="Where to write the split."),
+    seed: int = SEED,
+    ratios: str = typer.Option("7:1:2", help="train : validation : test."),
+    cold_share: float | None = typer.Option(
+        None, help="cold-ratio: which share (0 to 1) of test interactions falls on cold bundles."
+    ),
+    times: tuple[str, str] | None = typer.Option(
+        None, metavar="T1 T2", help="time: when validation and test begin (dates or Unix seconds)."
+    ),
+    file_format: Format = FORMAT,
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Divide the interactions in DIR into train, validation and test.
+
+    warm: interactions at random. cold: bundles at random. all: half of validation and test from bundles
+    that are not in training. cold-ratio: a chosen share of them. time: later interactions judge.
+
+    Examples:
+
+        coheat data split shop --scenario cold --seed 0 --out shop-cold
+
+        coheat data split shop --scenario cold-ratio --cold-share 0.3 --out shop-30
+
+        coheat data split shop --scenario time --times 2024-05-01 2024-06-01 --out shop-may
+    """
+    from coheat.data import read_data
+    from coheat.data.split import split as divide
+
+    with _working(f"splitting {directory}", as_json):
+        made = divide(
+            read_data(directory), scenario, seed, _numbers(ratios), cold_share, times and _moments(times)
+        )
+        _write(made, out, file_format, overwrite)
+    report = made.report()
+    if as_json:
+        print_json(report | {"out": str(out)})
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table("part", title=f"{scenario}, seed {seed}", title_style="bold", box=SIMPLE_HEAD)
+    for column in ("pairs", "users", "bundles", "cold users", "cold bundles", "on cold"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for part in ("train", "validation", "test"):
+        row = report[part]
+        counts = [row[name] for name in ("interactions", "users", "bundles")]
+        cold = [f"{row[name]:,}" for name in ("cold_users", "cold_bundles") if name in row]
+        share = [f"{row['cold_interaction_share']:.1%}"] if cold else []
+        table.add_row(part, *(f"{count:,}" for count in counts), *cold, *share)
+    console.print(table)
+    console.print(f"written: {out}", highlight=False, markup=False)
+
+
+@data_app.command()
+def synth(
+    out: Path = typer.Option(..., metavar="DIR", help="Where to write the data."),
+    like: str = typer.Option(
+        "demo", help="Sizes: demo, small-bundles, large-bundles, youshu, netease or ifashion."
+    ),
+    seed: int = SEED,
+    users: int | None = typer.Option(None, help="Number of users; this and the next ones change --like."),
+    bundles: int | None = typer.Option(None, help="Number of bundles."),
+    items: int | None = typer.Option(None, help="Number of items."),
+    user_bundle: int | None = typer.Option(None, help="Number of user-bundle interactions."),
+    user_item: int | None = typer.Option(None, help="Number of user-item interactions."),
+    bundle_item: int | None = typer.Option(None, help="Number of bundle-item affiliations."),
+    file_format: Format = FORMAT,
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Make up a realistic shop: topics, popular and rare things, bundles taken for their items.
+
+    Examples:
+
+        coheat data synth --out shop
+
+        coheat data synth --like netease --seed 1 --out netease
+
+        coheat data synth --like demo --users 500 --user-item 9000 --out small-shop
+    """
+    from coheat.data.stats import stats as statistics
+    from coheat.data.synthetic import LIKE, realistic_world
+
+    if like not in LIKE:
+        raise ConfigError(f"--like {like!r}: choose one of {', '.join(LIKE)}")
+    asked = {
+        "n_users": users,
+        "n_bundles": bundles,
+        "n_items": items,
+        "n_user_bundle": user_bundle,
+        "n_user_item": user_item,
+        "n_bundle_item": bundle_item,
+    }
+    counts: Any = dict(LIKE[like]) | {name: count for name, count in asked.items() if count is not None}
+    with _working("making up a world", as_json):
+        data = realistic_world(**counts, seed=seed)
+        _write(data, out, file_format, overwrite)
+    if as_json:
+        print_json({"out": str(out), "seed": seed, **statistics(data).to_dict()})
+        return
+    found = ", ".join(f"{count:,} {name[2:].replace('_', '-')}" for name, count in counts.items())
+    console.print(f"written: {out} ({found})", highlight=False, markup=False)
+
+
+def _numbers(ratios: str) -> list[float]:
+    try:
+        return [float(number) for number in ratios.split(":")]
+    except ValueError:
+        raise ConfigError(f"--ratios {ratios!r}: write three numbers, for example 7:1:2") from None
+
+
+def _moments(times: tuple[str, str]) -> tuple[float, float]:
+    from coheat.data.columns import parse_time
+
+    first, second = (parse_time(text) for text in times)
+    if first is None or second is None:
+        raise ConfigError(f"--times {' '.join(times)}: write dates like 2024-05-31, or Unix seconds")
+    return first, second
+
+
+def _write(data: BundleData | Split, out: Path, file_format: Format, overwrite: bool) -> None:
+    from coheat.data.writing import write_research, write_tables
+
+    if file_format == "research":
+        write_research(data, out, out.resolve().name, overwrite)
+    else:
+        write_tables(data, out, overwrite)

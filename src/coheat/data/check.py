@@ -1,0 +1,91 @@
+"""Checking a directory: everything that is wrong with it, at once.
+
+Reading and checking find the same things. Reading stops with one DataError that names the first
+errors, and passes warnings on to Python's `warnings` as `DataWarning`; `check` collects all findings.
+Rows are numbered from 1, as an editor shows the lines of a text file (the header of a .csv is line 1).
+
+What is found, and what comes of it:
+
+| found                                                     | outcome                                        |
+|-----------------------------------------------------------|------------------------------------------------|
+| directory, table or text file missing; no tables at all   | error                                          |
+| the same table in two formats, or both layouts            | error                                          |
+| column missing, named twice, or wrong delimiter           | error; the hint shows the header               |
+| .csv or .tsv without a header; Parquet that is unreadable | error                                          |
+| table or text file without a single pair                  | warning                                        |
+| line with too few or too many columns                     | error with the lines                           |
+| id missing: empty, null or NaN                            | error with the rows                            |
+| id that is not UTF-8                                      | error with the rows                            |
+| id of another type: 7.5, a date, true                     | error with the rows                            |
+| ids 7 and 7.0 of a numeric column                         | the id "7"                                     |
+| ids with spaces inside, slashes, quotes, emoji            | taken exactly                                  |
+| ids that begin or end with a space, or read "nan", "null" | taken exactly; warning                         |
+| columns of a table swapped (its ids are found crosswise)  | error                                          |
+| research text: something else than an integer             | error with the lines                           |
+| research text: integer outside the declared size          | error with the lines; swapped columns are told |
+| research text: sizes missing or not three integers        | error                                          |
+| timestamp missing or not a time                           | error with the rows                            |
+| timestamp that looks like milliseconds                    | warning                                        |
+| pair repeated                                             | dropped and counted; warning                   |
+| pair in two parts of a split                              | error with the rows                            |
+| `user_bundle` beside the parts of a split                 | not read; warning                              |
+| bundle with interactions but no items                     | kept; warning                                  |
+| user known from one table only                            | kept; note                                     |
+| id not in the optional list `users`, `bundles`, `items`   | added; warning                                 |
+| id twice in such a list                                   | counts once; warning                           |
+| `split.json` that is not readable                         | error                                          |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coheat.data.files import inspect
+from coheat.data.problems import Problem, Problems
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All findings about a directory, and its counts where it can be read."""
+
+    directory: Path
+    problems: tuple[Problem, ...]
+    counts: dict[str, int] | None
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    @property
+    def warnings(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "warning"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the directory can be used; warnings and notes do not prevent it."""
+        return not self.errors
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "directory": str(self.directory),
+            "ok": self.ok,
+            "counts": self.counts,
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
+
+
+def check(directory: str | Path) -> CheckReport:
+    """Read a directory without stopping at the first error, and report everything that was found."""
+    place = Path(directory)
+    problems = Problems(place)
+    reading = inspect(place, problems)
+    counts = None
+    if reading is not None and not problems.of("error"):
+        world = reading.world
+        counts = {"users": len(world.users), "bundles": len(world.bundles), "items": len(world.items)}
+        for part, interactions in world.parts.items():
+            counts["user_bundle" if part == "all" else part] = int(interactions.matrix.nnz)
+        counts |= {"user_item": int(world.user_item.nnz), "bundle_item": int(world.bundle_item.nnz)}
+    return CheckReport(place, tuple(problems.found), counts)
