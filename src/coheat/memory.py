@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def check_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
             "or use a machine with more memory"
         )
     return estimate
+
+
+@contextlib.contextmanager
+def explaining_allocation() -> Iterator[None]:
+    """Turn a refused allocation, of torch, numpy or Python, into a TrainingError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        refused = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not refused:
+            raise
+        raise TrainingError(
+            f"not enough memory ({readable(available_memory())} available): {str(error).splitlines()[0]}; "
+            "lower embedding_size or batch_size, or use a machine with more memory"
+        ) from None
 
 
 def available_memory() -> int:

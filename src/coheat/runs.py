@@ -8,10 +8,13 @@ model/          the artifact, when training is done
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,9 @@ from coheat.checkpoint import Checkpoints
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.split import Split
 from coheat.data.split import split as make_split
-from coheat.errors import ArtifactError, ConfigError, DataError
+from coheat.errors import ArtifactError, ConfigError, DataError, TrainingError
 from coheat.evaluation import Candidates, evaluate
+from coheat.memory import explaining_allocation
 from coheat.models.base import Model, Scorer, Vectors, VectorScorer
 from coheat.presets import model_class, resolve_settings
 from coheat.rng import Randomness
@@ -87,7 +91,7 @@ class Run:
 
     def evaluate(
         self,
-        data_dir: Path | None = None,
+        data_dir: str | Path | None = None,
         ks: Sequence[int] = (20,),
         candidates: Candidates = "all",
         by_popularity: bool = False,
@@ -123,17 +127,19 @@ class Run:
             raise nothing
         return {**report, "warnings": warnings}
 
-    def _split(self, data_dir: Path | None, artifact: Artifact) -> tuple[Split, list[str]]:
+    def _split(self, data_dir: str | Path | None, artifact: Artifact) -> tuple[Split, list[str]]:
         """The split to judge on, and in which ways it is not the one the model was trained with."""
         record = self.record
+        places = [data_dir] if data_dir else [record.data_resolved, record.data]
+        data_dir = next((place for place in map(Path, places) if place.is_dir()), None)
         if data_dir is None:
-            data_dir = Path(record.data_resolved)
-            if not data_dir.exists():
-                raise DataError(
-                    f"{data_dir}: the run's data is no longer there; say where it is with --data DIR"
-                )
-        made = record.makes_split and not has_split(data_dir)
-        split = open_split(data_dir, record.scenario if made else None, record.seed)
+            raise DataError(
+                f"{places[0]}: there is no such directory of data; say where it is with --data DIR"
+            )
+        if record.makes_split and not has_split(data_dir):
+            split = open_split(data_dir, record.scenario, record.seed)
+        else:
+            split = read_split(data_dir)
         if fingerprint(split) == record.fingerprint:
             return split, []
         trained = artifact.training_data()
@@ -143,9 +149,7 @@ class Run:
                 f"({trained.n_users} users, {trained.n_bundles} bundles), so it cannot judge this model; "
                 "train again on this data"
             )
-        return split, [
-            f"{data_dir}: not the data this model was trained and chosen with; it has changed since"
-        ]
+        return split, [f"{data_dir}: not the data this model was trained with, or changed since"]
 
 
 def open_split(data_dir: Path, scenario: str | None, seed: int) -> Split:
@@ -178,8 +182,9 @@ def artifact_scorer(artifact: Artifact) -> Scorer:
     return VectorScorer(Vectors(torch.tensor(vectors.users), torch.tensor(vectors.bundles)))
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: str | Path) -> Run:
     """The run in a directory; what is not one is an ArtifactError."""
+    path = Path(path)
     if not path.is_dir():
         kind = "a file, not a run's directory" if path.exists() else "there is no such run"
         raise ArtifactError(f"{path}: {kind}; make one with: coheat train DIR --out {shlex.quote(str(path))}")
@@ -199,8 +204,8 @@ def open_run(path: Path) -> Run:
 
 
 def train_run(
-    data_dir: Path,
-    out: Path,
+    data_dir: str | Path,
+    out: str | Path,
     model_name: str = "coheat",
     preset: str = "default",
     overrides: Mapping[str, Any] | None = None,
@@ -216,6 +221,7 @@ def train_run(
     With `resume` an unfinished run goes on where it stopped and a finished one is left as it is; one
     that was never begun begins. Its settings must be those it was begun with.
     """
+    data_dir, out = Path(data_dir), Path(out)
     chosen_device = choose_device(device)
     config, training = resolve_settings(model_name, preset, overrides or {})
     _check_free(out, resume, overwrite)
@@ -239,10 +245,11 @@ def train_run(
         _check_same(open_run(out).record, record, out)
         if run.finished:
             return run
-    model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
-    if not resuming:
-        _begin(run)
-    return _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
+    with _alone(out), explaining_allocation():
+        model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
+        if not resuming:
+            _begin(run)
+        return _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
 
 
 def _train(run: Run, training: Callable[[], FitResult], model: Model) -> Run:
@@ -286,6 +293,20 @@ def _begin(run: Run) -> None:
     shutil.rmtree(run.path / "model", ignore_errors=True)
     Checkpoints(run.path).clear()
     write_json(run.path / RECORD, {"format": FORMAT, "coheat": __version__, "run": asdict(run.record)})
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the run for this process; two that train in one directory would spoil each other's files."""
+    out.mkdir(parents=True, exist_ok=True)
+    directory = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise TrainingError(f"{out}: another process is training this run; wait for it to end") from None
+    finally:
+        os.close(directory)
 
 
 def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
