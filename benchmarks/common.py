@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 SIDES = ("ours", "plain")
-LIKE = ("youshu", "netease", "ifashion")
+SIZES = ("youshu", "netease", "ifashion")
 
 Measured = dict[str, Any]
 
@@ -43,7 +44,9 @@ def parser(description: str, example: str, compares: bool = True) -> argparse.Ar
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--like", choices=LIKE, default="youshu", help="size of the world (default: youshu)")
+    options.add_argument(
+        "--like", choices=SIZES, default="youshu", help="size of the world (default: youshu)"
+    )
     options.add_argument("--rounds", type=int, default=3, metavar="N", help="turns to take (default: 3)")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     if compares:
@@ -61,40 +64,30 @@ def world_directory(options: argparse.Namespace) -> Iterator[Path]:
         yield options.data
         return
     with tempfile.TemporaryDirectory(prefix="coheat-benchmark-") as name:
-        write_world(Path(name), options.like)
-        yield Path(name)
-
-
-SIZES = {  # users, bundles, items, user-bundle, user-item and bundle-item pairs: the paper's Table 1
-    "youshu": (8039, 4771, 32770, 51377, 138515, 176667),
-    "netease": (18528, 22864, 123628, 302303, 1128065, 1778838),
-    "ifashion": (53897, 27694, 42563, 1679708, 2290645, 106916),
-}
+        directory = Path(name) / options.like
+        write_world(directory, options.like)
+        yield directory
 
 
 def write_world(directory: Path, like: str, scale: float = 1.0, seed: int = 0) -> None:
-    """Write a random split of this size, all counts times `scale`, in the research text layout."""
-    import numpy as np
+    """Make up a world of this size, all counts times `scale`, and write it as research text.
 
-    rng = np.random.default_rng(seed)
-    n_users, n_bundles, n_items, *n_pairs = (max(int(size * scale), 8) for size in SIZES[like])
+    Its interactions are divided 7:1:2 at random, so that training edges grow exactly with `scale`.
+    Ids are plain numbers, as in the published data; other ids would need tables beside the text.
+    """
+    from coheat.data import LIKE, Vocabulary, realistic_world, write_research
+    from coheat.data.split import split
 
-    def draw(rows: int, columns: int, count: int) -> Any:
-        weights = np.cumsum(1 / np.arange(1, columns + 1) ** 0.8)
-        ranks = np.searchsorted(weights, rng.random(int(count * 1.05)) * weights[-1])
-        keys = np.unique(rng.integers(rows, size=len(ranks)) * columns + rng.permutation(columns)[ranks])
-        keys = np.sort(rng.permutation(keys)[:count])
-        return np.column_stack([keys // columns, keys % columns])
-
-    interactions = rng.permutation(draw(n_users, n_bundles, n_pairs[0]))
-    bounds = (np.array([0.7, 0.8]) * len(interactions)).astype(int)
-    parts = dict(zip(("train", "tune", "test"), np.split(interactions, bounds), strict=True))
-    tables = {f"user_bundle_{part}": pairs for part, pairs in parts.items()}
-    tables["user_item"] = draw(n_users, n_items, n_pairs[1])
-    tables["bundle_item"] = draw(n_bundles, n_items, n_pairs[2])
-    (directory / f"{like}_data_size.txt").write_text(f"{n_users}\t{n_bundles}\t{n_items}\n")
-    for name, pairs in tables.items():
-        np.savetxt(directory / f"{name}.txt", pairs, fmt="%d", delimiter="\t")
+    counts: dict[str, Any] = dict(LIKE[like])
+    counts = {name: round(count * scale) for name, count in counts.items()}
+    data = realistic_world(**counts, seed=seed, with_timestamps=False)
+    data = replace(
+        data,
+        users=Vocabulary(map(str, range(data.n_users)), "user"),
+        bundles=Vocabulary(map(str, range(data.n_bundles)), "bundle"),
+        items=Vocabulary(map(str, range(data.n_items)), "item"),
+    )
+    write_research(split(data, "warm", seed), directory, like)
 
 
 def run_side(script: Path, side: str, arguments: Sequence[object]) -> Measured:

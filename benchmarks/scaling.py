@@ -24,7 +24,6 @@ def measure_worlds(
     """What training costs each side on each generated world; the worlds take turns, too."""
     directories = [parent / str(place) for place in range(len(scales))]
     for directory, scale in zip(directories, scales, strict=True):
-        directory.mkdir()
         write_world(directory, like, scale)
     turns: list[list[dict[str, Measured]]] = [[] for _ in scales]
     for _ in range(rounds):
