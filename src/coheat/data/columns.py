@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coheat.data.dataset import Indices
-from coheat.data.problems import Problems, listed
-from coheat.data.world import ShowRows
+from coheat.data.problems import Problems, ShowRows, counted, listed, places
 
 MISSING_WORDS = ("nan", "NaN", "NAN", "null", "NULL", "none", "None", "NA", "N/A", "<NA>", "NaT")
 MILLISECONDS = 100_000_000_000
@@ -33,11 +32,10 @@ class Column:
     show_rows: ShowRows
     problems: Problems
 
-    def error(self, what: str, hint: str, bad: npt.NDArray[np.bool_] | None = None) -> None:
-        """Tell an error, with the rows marked `bad` where given."""
-        rows = self.show_rows(np.flatnonzero(bad)) if bad is not None else []
-        where = f" (rows {listed(rows)})" if rows else ""
-        self.problems.error(self.source, f"{what}{where}", hint, row=rows[0] if rows else None)
+    def error(self, what: str, hint: str, bad: npt.NDArray[np.bool_]) -> None:
+        """Tell an error about the rows marked `bad`."""
+        where, row = places("row", np.flatnonzero(bad), self.show_rows)
+        self.problems.error(self.source, f"{what} ({where})", hint, row=row)
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,11 @@ def encode_ids(column: Column) -> CodedIds:
         blank = ~np.append(filled, False)[codes] & ~wrong
         if wrong.any():
             first = str(distinct[int(codes[np.argmax(wrong)])].as_py())
-            count = int(wrong.sum())
-            column.error(f"{count} {column.name}{'s' * (count > 1)} like {first!r}: {why[0]}", why[1], wrong)
+            many = counted(int(wrong.sum()), column.name)
+            column.error(f"{many} like {first!r}: {why[0]}", why[1], wrong)
         if blank.any():
-            count = int(blank.sum())
-            what = f"{count} row{'s' * (count > 1)} without {column.name}"
-            column.error(what, "fill it in or delete the row", blank)
+            many = counted(int(blank.sum()), "row")
+            column.error(f"{many} without {column.name}", "fill it in or delete the row", blank)
         renumbered = np.append(np.where(filled, np.cumsum(filled) - 1, -1), -1)
         codes, texts = renumbered[codes], texts.filter(pa.array(filled))
     _warn_of_odd_ids(column, texts, codes)
@@ -130,12 +127,12 @@ def _warn_of_odd_ids(column: Column, texts: Any, codes: Indices) -> None:
         (pc.is_in(texts, pa.array(MISSING_WORDS)), "look like a missing value"),
         (pc.not_equal(pc.utf8_trim_whitespace(texts), texts), "begin or end with a space"),
     )
-    for found, what in odd:
-        places = np.flatnonzero(found.to_numpy(zero_copy_only=False))
-        if len(places):
-            row = column.show_rows(np.flatnonzero(np.isin(codes, places))[:1])[0]
-            names = listed(list(places), lambda place: repr(texts[int(place)].as_py()))
-            what = f"{len(places)} distinct {column.name}{'s' * (len(places) > 1)} {what}: {names}"
+    for is_odd, what in odd:
+        found = np.flatnonzero(is_odd.to_numpy(zero_copy_only=False))
+        if len(found):
+            row = column.show_rows(np.flatnonzero(np.isin(codes, found))[:1])[0]
+            names = listed([repr(name) for name in texts.take(pa.array(found)).to_pylist()])
+            what = f"{counted(len(found), f'distinct {column.name}')} {what}: {names}"
             column.problems.warning(column.source, what, "they are kept exactly as they are", row=row)
 
 
@@ -149,12 +146,11 @@ def encode_timestamps(column: Column) -> Indices:
     if wrong.any():
         first = column.values[int(np.argmax(wrong))].as_py()
         shown = first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)
-        count = int(wrong.sum())
-        column.error(f"{count} timestamp{'s' * (count > 1)} like {shown!r}: not a time", hint, wrong)
+        many = counted(int(wrong.sum()), "timestamp")
+        column.error(f"{many} like {shown!r}: not a time", hint, wrong)
     if missing.any():
-        count = int(missing.sum())
-        what = f"{count} row{'s' * (count > 1)} without timestamp"
-        column.error(what, "fill it in, or leave out the whole column", missing)
+        many = counted(int(missing.sum()), "row")
+        column.error(f"{many} without timestamp", "fill it in, or leave out the whole column", missing)
     late = seconds > MILLISECONDS
     if late.any():
         row = column.show_rows(np.flatnonzero(late)[:1])[0]

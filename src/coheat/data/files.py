@@ -158,20 +158,11 @@ def _split_facts(directory: Path, problems: Problems) -> tuple[str, int | None]:
 
 
 def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
-    sources = {
-        stem: _open(directory, stem, problems) for stem in (*parts.values(), "user_item", "bundle_item")
-    }
+    names = {**parts, "user_item": "user_item", "bundle_item": "bundle_item"}
+    sources = {name: _open(directory, stem, problems) for name, stem in names.items()}
     id_lists = {kind: _open(directory, f"{kind}s", problems, optional=True) for kind in KINDS}
-    found = {stem: source for stem, source in sources.items() if source is not None}
-    if len(found) < len(sources):
-        return None
-    return world_from_tables(
-        {part: found[stem] for part, stem in parts.items()},
-        found["user_item"],
-        found["bundle_item"],
-        {kind: source for kind, source in id_lists.items() if source is not None},
-        problems,
-    )
+    known_ids = {kind: source for kind, source in id_lists.items() if source is not None}
+    return world_from_tables(sources, known_ids, problems)
 
 
 def _open(directory: Path, stem: str, problems: Problems, optional: bool = False) -> Source | None:

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from coheat.data.dataset import Indices
 from coheat.errors import DataError
 
 Severity = Literal["error", "warning", "note"]
+ShowRows = Callable[[Indices], list[int]]
+"""Turns rows counted from 0 into the numbers a person sees: lines of a text file, rows of a table."""
 SHOWN = 5  # how many rows or problems a message spells out before it says how many more there are
 
 
@@ -84,11 +87,27 @@ class Problems:
             warnings.warn(self.message(problem), DataWarning, stacklevel=stacklevel)
 
 
-def listed(rows: Sequence[int], show: Callable[[int], str] = str) -> str:
-    """The first few of `rows` as text.
+def counted(count: int, word: str) -> str:
+    """A number with its word.
 
-    >>> listed([3, 4, 5, 6, 7, 8, 9])
+    >>> counted(1, "row"), counted(3, "row")
+    ('1 row', '3 rows')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few of some texts.
+
+    >>> listed(["3", "4", "5", "6", "7", "8", "9"])
     '3, 4, 5, 6, 7 and 2 more'
     """
-    text = ", ".join(show(row) for row in rows[:SHOWN])
-    return text if len(rows) <= SHOWN else f"{text} and {len(rows) - SHOWN} more"
+    text = ", ".join(names[:SHOWN])
+    return text if len(names) <= SHOWN else f"{text} and {len(names) - SHOWN} more"
+
+
+def places(word: str, rows: Indices, show_rows: ShowRows) -> tuple[str, int]:
+    """Where rows (counted from 0) are, as text such as "lines 3, 5, 8", and the first as a number."""
+    shown = show_rows(rows[:SHOWN])
+    text = f"{word if len(rows) == 1 else word + 's'} {', '.join(map(str, shown))}"
+    return (text if len(rows) <= SHOWN else f"{text} and {len(rows) - SHOWN} more"), shown[0]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from coheat.data.dataset import Vocabulary
-from coheat.data.problems import Problems, listed
+from coheat.data.problems import Problems, counted, places
 from coheat.data.text import read_text
 from coheat.data.world import PairRows, World, build_world
 
@@ -135,13 +135,13 @@ def _careful_integers(path: Path, kinds: tuple[str, str], problems: Problems) ->
         good &= is_number
         wrong = np.flatnonzero(~is_number)
         if len(wrong):
-            lines = found.show_rows(wrong)
+            where, line = places("line", wrong, found.show_rows)
             problems.error(
                 path.name,
-                f"{len(wrong)} {kind}{'s' * (len(wrong) > 1)} not a whole number (lines {listed(lines)}); "
+                f"{counted(len(wrong), kind)} not a whole number ({where}); "
                 f"the first is {text[int(wrong[0])].as_py()!r}",
                 "this layout knows integers from 0 up; other ids belong in .csv, .tsv or .parquet tables",
-                row=lines[0],
+                row=line,
             )
     rows, columns = (
         pc.cast(pc.utf8_trim_whitespace(text.filter(pa.array(good))), pa.int64()).to_numpy() for text in texts
@@ -169,14 +169,14 @@ def _within_sizes(
         outside = np.flatnonzero((values < 0) | (values >= sizes[kind]))
         good[outside] = False
         if len(outside):
-            lines = pairs.show_rows(outside)
+            where, line = places("line", outside, pairs.show_rows)
             problems.error(
                 pairs.source,
-                f"{len(outside)} {kind}{'s' * (len(outside) > 1)} outside 0..{sizes[kind] - 1} "
-                f"(lines {listed(lines)}); the first is {values[outside[0]]}",
+                f"{counted(len(outside), kind)} outside 0..{sizes[kind] - 1} ({where}); "
+                f"the first is {values[outside[0]]}",
                 f"the columns are {kinds[0]}, {kinds[1]} and seem to be swapped"
                 if swapped_fits
                 else f"{SIZE_FILE} declares {sizes[kind]} {kind}s, counted from 0",
-                row=lines[0],
+                row=line,
             )
     return pairs if good.all() else pairs.keep(good)

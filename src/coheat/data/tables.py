@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from coheat.data.columns import Column, encode_ids, encode_timestamps
 from coheat.data.dataset import BundleData, Indices, Vocabulary
-from coheat.data.problems import Problems, listed
-from coheat.data.world import PairRows, ShowRows, World, build_world
+from coheat.data.problems import Problems, ShowRows, counted, listed
+from coheat.data.world import PairRows, World, build_world
 from coheat.errors import DataError
 
 KINDS = ("user", "bundle", "item")
@@ -48,25 +48,23 @@ class CodedTable:
 
 
 def world_from_tables(
-    parts: Mapping[str, Source],
-    user_item: Source,
-    bundle_item: Source,
-    id_lists: Mapping[str, Source],
-    problems: Problems,
+    sources: Mapping[str, Source | None], id_lists: Mapping[str, Source], problems: Problems
 ) -> World | None:
     """Build a world from tables; None where errors (told to `problems`) make that impossible.
 
-    A vocabulary holds the ids of every table, sorted; where `id_lists` has a table for the kind, its
-    ids come first, in its order.
+    `sources` holds `user_item`, `bundle_item` and the interactions: "all", or the parts of a split. A
+    vocabulary holds the ids of every table, sorted; where `id_lists` has a table for the kind, its ids
+    come first, in its order. Tables that could not be opened (None) do not keep the others from being
+    checked.
     """
     coded = {
-        name: _code_table(source, PAIR_TABLES["user_bundle"], problems) for name, source in parts.items()
+        name: _code_table(source, PAIR_TABLES.get(name, PAIR_TABLES["user_bundle"]), problems)
+        for name, source in sources.items()
+        if source is not None
     }
-    coded["user_item"] = _code_table(user_item, PAIR_TABLES["user_item"], problems)
-    coded["bundle_item"] = _code_table(bundle_item, PAIR_TABLES["bundle_item"], problems)
     first = {kind: _listed_ids(source, kind, problems) for kind, source in id_lists.items()}
     tables = {name: table for name, table in coded.items() if table is not None}
-    if len(tables) < len(coded):
+    if len(tables) < len(sources):
         return None
     _report_swapped(list(tables.values()), problems)
     ids = {kind: _merge_ids(kind, list(tables.values()), first.get(kind), problems) for kind in KINDS}
@@ -123,7 +121,7 @@ def _listed_ids(source: Source, kind: str, problems: Problems) -> Any | None:
     # Codes number the ids by first appearance, so the distinct ids already stand in the table's order.
     repeated = int((coded.codes >= 0).sum()) - len(coded.ids)
     if repeated:
-        problems.warning(source.name, f"{repeated} repeated ids dropped", "each id counts once")
+        problems.warning(source.name, f"{counted(repeated, 'repeated id')} dropped", "each id counts once")
     return coded.ids
 
 
@@ -136,10 +134,9 @@ def _merge_ids(kind: str, tables: list[CodedTable], first: Any | None, problems:
         return distinct
     others = distinct.filter(pc.invert(pc.is_in(distinct, first)))
     if len(others):
-        names = listed(others.to_pylist(), repr)
-        problems.warning(
-            f"{kind}s", f"{len(others)} {kind} ids are not in this list: {names}", "they are added"
-        )
+        names = listed([repr(name) for name in others.to_pylist()])
+        what = f"{counted(len(others), f'{kind} id')} not in this list: {names}"
+        problems.warning(f"{kind}s", what, "added after those that are")
     return pa.concat_arrays([first, others])
 
 
@@ -187,9 +184,8 @@ def from_frames(user_bundle: Any, user_item: Any, bundle_item: Any) -> BundleDat
     problems = Problems()
     frames = {"user_bundle": user_bundle, "user_item": user_item, "bundle_item": bundle_item}
     sources = {name: Source(name, _as_arrow(frame, name)) for name, frame in frames.items()}
-    world = world_from_tables(
-        {"all": sources["user_bundle"]}, sources["user_item"], sources["bundle_item"], {}, problems
-    )
+    sources["all"] = sources.pop("user_bundle")
+    world = world_from_tables(sources, {}, problems)
     problems.conclude(stacklevel=3)
     assert world is not None, "without an error there is a world"
     return world.data()

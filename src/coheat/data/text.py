@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 
 from coheat.data.dataset import Indices
-from coheat.data.problems import Problems, listed
+from coheat.data.problems import Problems, counted, places
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
 
@@ -43,8 +43,9 @@ class TextTable:
         """Lines, as an editor numbers them, of rows counted from 0."""
         return [int(line) for line in self._row_lines[rows]]
 
-    def malformed_lines(self) -> list[int]:
-        return [int(self._filled_lines[row - 1]) for row in self.malformed]
+    def show_malformed(self, places: Indices) -> list[int]:
+        """The same for the rows left out, by their place among them."""
+        return [int(self._filled_lines[self.malformed[place] - 1]) for place in places]
 
 
 def read_text(
@@ -104,12 +105,13 @@ def _header(content: bytes, delimiter: str) -> list[str]:
 
 
 def _report_malformed(found: TextTable, first: Any, delimiter: str, problems: Problems) -> None:
-    lines = found.malformed_lines()
+    count = len(found.malformed)
+    where, line = places("line", np.arange(count), found.show_malformed)
     expected = {"\t": "a tab", ",": "a comma"}[delimiter]
     problems.error(
         found.path.name,
-        f"{len(lines)} line{'s' * (len(lines) > 1)} without {first.expected_columns} columns "
-        f"(lines {listed(lines)}); the first has {first.actual_columns}: {first.text!r}",
+        f"{counted(count, 'line')} without {first.expected_columns} columns ({where}); "
+        f"the first has {first.actual_columns}: {first.text!r}",
         f"between two columns stands {expected}, and nothing else",
-        row=lines[0],
+        row=line,
     )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coheat.data.dataset import BundleData, Indices, Sparse, Vocabulary, first_of_runs, pairs, relation
-from coheat.data.problems import Problems, listed
+from coheat.data.problems import Problems, ShowRows, counted, listed, places
 from coheat.data.split import PARTS, Split
-
-ShowRows = Callable[[Indices], list[int]]
-"""Turns rows counted from 0 into the numbers a person sees: lines of a text file, rows of a table."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +108,12 @@ def _distinct(found: PairRows, shape: tuple[int, int], problems: Problems) -> In
         keys = _keys(found, shape)
         order = np.argsort(keys, kind="stable")
         again = np.sort(order[~first_of_runs(keys[order])])
-        rows = found.show_rows(again[:100])
-        more = [*rows, *[0] * (len(again) - len(rows))]
+        where, row = places("row", again, found.show_rows)
         problems.warning(
             found.source,
-            f"{repeated} repeated pair{'s' * (repeated > 1)} dropped (rows {listed(more)})",
+            f"{counted(repeated, 'repeated pair')} dropped ({where})",
             "each pair counts once; of its timestamps the earliest",
-            row=rows[0],
+            row=row,
         )
     return Interactions(matrix, timestamps)
 
@@ -151,13 +147,13 @@ def _report_shared(world: World, parts: Mapping[str, PairRows], problems: Proble
             users, bundles = pairs(shared)
             found = parts[name]
             keys = _keys(found, shared.shape)
-            rows = found.show_rows(np.flatnonzero(np.isin(keys, users * shared.shape[1] + bundles)))
-            first = parts[earlier].source
+            rows = np.flatnonzero(np.isin(keys, users * shared.shape[1] + bundles))
+            where, row = places("row", rows, found.show_rows)
             problems.error(
                 found.source,
-                f"{len(rows)} pair{'s' * (len(rows) > 1)} also in {first} (rows {listed(rows)})",
+                f"{counted(len(rows), 'pair')} also in {parts[earlier].source} ({where})",
                 "the parts of a split share no pair; delete them from one of the two files",
-                row=rows[0],
+                row=row,
             )
 
 
@@ -172,7 +168,7 @@ def _report_lonely(
         wanted[part.matrix.indices] = True
     empty = np.flatnonzero((np.diff(world.bundle_item.indptr) == 0) & wanted)
     if len(empty):
-        names = listed([int(bundle) for bundle in empty], lambda bundle: repr(world.bundles[bundle]))
+        names = listed([repr(world.bundles[int(bundle)]) for bundle in empty])
         problems.warning(
             bundle_item,
             f"{len(empty)} of the bundles that users have hold no item: {names}",

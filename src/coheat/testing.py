@@ -1,0 +1,101 @@
+"""Builders, hypothesis strategies and contract checks, for our own tests and for models of third parties.
+
+Needs the packages of the `dev` extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from hypothesis import strategies as st
+
+from coheat.data.dataset import BundleData, Sparse, Vocabulary, pairs, relation
+
+Pairs = Iterable[tuple[str, str]]
+
+
+def small_data(
+    user_bundle: Pairs = (), user_item: Pairs = (), bundle_item: Pairs = (), timestamps: Iterable[int] = ()
+) -> BundleData:
+    """Data written down by hand: pairs of ids; `timestamps`, where given, in the order of `user_bundle`.
+
+    >>> small_data([("ann", "set")], [("ann", "cup")], [("set", "cup")]).users.ids
+    ('ann',)
+    """
+    interactions, owned, held = list(user_bundle), list(user_item), list(bundle_item)
+    users = Vocabulary(sorted({u for u, _ in interactions} | {u for u, _ in owned}), "user")
+    bundles = Vocabulary(sorted({b for _, b in interactions} | {b for b, _ in held}), "bundle")
+    items = Vocabulary(sorted({i for _, i in owned} | {i for _, i in held}), "item")
+    times = dict(zip(interactions, timestamps, strict=False))
+    ordered = sorted(interactions)
+    return BundleData(
+        users,
+        bundles,
+        items,
+        _from_ids(interactions, users, bundles),
+        _from_ids(owned, users, items),
+        _from_ids(held, bundles, items),
+        np.array([times[pair] for pair in ordered], dtype=np.int64) if times else None,
+    )
+
+
+def _from_ids(found: list[tuple[str, str]], rows: Vocabulary, columns: Vocabulary) -> Sparse:
+    shape = (len(rows), len(columns))
+    return relation(rows.positions([r for r, _ in found]), columns.positions([c for _, c in found]), shape)
+
+
+def id_pairs(matrix: Sparse, rows: Vocabulary, columns: Vocabulary) -> set[tuple[str, str]]:
+    """A relation as a set of pairs of ids: slow, and obvious enough to compare with."""
+    return {(rows[int(row)], columns[int(column)]) for row, column in zip(*pairs(matrix), strict=True)}
+
+
+def ids() -> st.SearchStrategy[str]:
+    """Ids of every kind that people have: spaces, slashes, quotes, emoji, control characters."""
+    return st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+
+
+@st.composite
+def bundle_data(
+    draw: st.DrawFn,
+    min_interactions: int = 0,
+    timestamps: bool = False,
+    max_users: int = 8,
+    max_bundles: int = 8,
+    max_items: int = 8,
+    names: st.SearchStrategy[str] | None = None,
+) -> BundleData:
+    """Any BundleData of a few users, bundles and items; empty relations and lonely ids included.
+
+    Ids are short and plain unless `names` gives others; they are sorted, as readers sort them.
+    """
+    sizes = [draw(st.integers(1, largest)) for largest in (max_users, max_bundles, max_items)]
+    while sizes[0] * sizes[1] < min_interactions:
+        sizes[sizes.index(min(sizes[:2]))] += 1
+    vocabularies = [
+        Vocabulary(
+            [f"{kind}{n}" for n in range(size)]
+            if names is None
+            else sorted(draw(st.lists(names, min_size=size, max_size=size, unique=True))),
+            kind,
+        )
+        for kind, size in zip(("user", "bundle", "item"), sizes, strict=True)
+    ]
+
+    def some_relation(rows: int, columns: int, least: int = 0) -> Sparse:
+        cells = draw(st.sets(st.integers(0, rows * columns - 1), min_size=least, max_size=rows * columns))
+        keys = np.array(sorted(cells), dtype=np.int64)
+        return relation(keys // columns, keys % columns, (rows, columns))
+
+    users, bundles, items = sizes
+    user_bundle = some_relation(users, bundles, min_interactions)
+    times = st.lists(st.integers(0, 10**6), min_size=user_bundle.nnz, max_size=user_bundle.nnz)
+    return BundleData(
+        vocabularies[0],
+        vocabularies[1],
+        vocabularies[2],
+        user_bundle,
+        some_relation(users, items),
+        some_relation(bundles, items),
+        np.array(draw(times), dtype=np.int64) if timestamps else None,
+    )

@@ -1,0 +1,102 @@
+"""BundleData and Vocabulary refuse what would break an invariant, and nothing in them can be changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from coheat.data import BundleData, Vocabulary, pairs, relation
+from coheat.errors import DataError, UnknownIdError
+from coheat.testing import bundle_data, small_data
+
+SHOP = small_data(
+    [("ann", "tea"), ("ann", "sun"), ("bob", "sun")],
+    [("ann", "cup"), ("bob", "hat")],
+    [("tea", "cup"), ("tea", "pot"), ("sun", "hat")],
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=40))
+def test_a_relation_is_the_set_of_its_pairs(found: list[tuple[int, int]]) -> None:
+    matrix = relation([r for r, _ in found], [c for _, c in found], (5, 7))
+    rows, columns = pairs(matrix)
+    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == sorted(set(found))
+    assert matrix.dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3)])
+def test_a_relation_may_be_empty(shape: tuple[int, int]) -> None:
+    assert relation([], [], shape).shape == shape
+
+
+def test_popularity_and_sizes_count_pairs() -> None:
+    assert dict(zip(SHOP.bundles.ids, SHOP.popularity.tolist(), strict=True)) == {"sun": 2, "tea": 1}
+    assert dict(zip(SHOP.bundles.ids, SHOP.bundle_sizes.tolist(), strict=True)) == {"sun": 1, "tea": 2}
+
+
+@pytest.mark.parametrize(
+    ("matrix", "reason"),
+    [
+        (np.ones((2, 2)), "must be a scipy CSR array"),
+        (sparse.coo_array((2, 2)), "must be a scipy CSR array"),
+        (relation([0], [0], (2, 3)), r"has shape \(2, 3\), but the ids make it \(2, 2\)"),
+        (sparse.csr_array(np.array([[2.0, 0.0], [0.0, 1.0]])), "values other than 1"),
+        (sparse.csr_array((np.ones(2), [1, 0], [0, 2, 2]), shape=(2, 2)), "repeated or unsorted"),
+        (sparse.csr_array((np.ones(2), [1, 1], [0, 2, 2]), shape=(2, 2)), "repeated or unsorted"),
+        (sparse.csr_array((np.ones(3), [0, 1, 1], [0, 1, 3]), shape=(2, 2)), "repeated or unsorted"),
+    ],
+)
+def test_a_bad_relation_is_refused(matrix: object, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        SHOP.with_user_bundle(matrix)
+
+
+def test_columns_may_fall_from_one_row_to_the_next() -> None:
+    matrix = sparse.csr_array((np.ones(2, np.float32), [1, 0], [0, 1, 2]), shape=(2, 2))
+    assert SHOP.with_user_bundle(matrix).user_bundle.nnz == 2
+
+
+def test_timestamps_must_be_one_per_interaction() -> None:
+    with pytest.raises(DataError, match="2 timestamps for 3 user-bundle interactions"):
+        replace(SHOP, timestamps=np.array([1, 2]))
+
+
+def test_nothing_can_be_changed() -> None:
+    for matrix in (SHOP.user_bundle, SHOP.user_item, SHOP.bundle_item):
+        for array in (matrix.data, matrix.indices, matrix.indptr):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+    with pytest.raises(AttributeError):
+        SHOP.users = Vocabulary([], "user")  # type: ignore[misc]
+
+
+def test_a_vocabulary_finds_positions_and_names_what_it_does_not_know() -> None:
+    assert SHOP.users.position("bob") == 1
+    assert SHOP.users.positions(["bob", "ann"]).tolist() == [1, 0]
+    assert "ann" in SHOP.users
+    assert "eve" not in SHOP.users
+    with pytest.raises(UnknownIdError, match="unknown user id 'eve'"):
+        SHOP.users.position("eve")
+
+
+def test_a_vocabulary_refuses_empty_and_repeated_ids() -> None:
+    with pytest.raises(DataError, match="user id is empty"):
+        Vocabulary(["a", ""], "user")
+    with pytest.raises(DataError, match="item id 'b' stands twice"):
+        Vocabulary(["a", "b", "c", "b"], "item")
+
+
+@settings(deadline=None)
+@given(bundle_data(), bundle_data())
+def test_equal_fingerprints_mean_equal_data(one: BundleData, other: BundleData) -> None:
+    def content(data: BundleData) -> object:
+        relations = (data.user_bundle, data.user_item, data.bundle_item)
+        return (data.users, data.bundles, data.items, [m.toarray().tolist() for m in relations])
+
+    assert (one.fingerprint == other.fingerprint) == (content(one) == content(other))
