@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coheat.data.dataset import pairs
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
-
-YOUSHU = Path(__file__).parents[2] / "shared" / "data"
+from coheat.data.writing import write_tables
 
 
 def digest(split: Split) -> str:
@@ -39,25 +37,8 @@ def planted(_planted: Split) -> Iterator[Split]:
     assert digest(_planted) == before, "this test changed the data it was given"
 
 
-def write_research(split: Split, directory: Path) -> Path:
-    """A split as the research text layout, whose ids are row numbers."""
-    directory.mkdir(parents=True)
-    train = split.train
-    (directory / "Planted_data_size.txt").write_text(f"{train.n_users}\t{train.n_bundles}\t{train.n_items}\n")
-    tables = {
-        "user_bundle_train": train.user_bundle,
-        "user_bundle_tune": split.validation,
-        "user_bundle_test": split.test,
-        "user_item": train.user_item,
-        "bundle_item": train.bundle_item,
-    }
-    for name, matrix in tables.items():
-        lines = "".join(f"{row}\t{column}\n" for row, column in zip(*pairs(matrix), strict=True))
-        (directory / f"{name}.txt").write_text(lines)
-    return directory
-
-
 @pytest.fixture
 def planted_directory(planted: Split, tmp_path: Path) -> Path:
     """The planted world as files, with its split."""
-    return write_research(planted, tmp_path / "planted")
+    write_tables(planted, tmp_path / "planted")
+    return tmp_path / "planted"

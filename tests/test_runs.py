@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import YOUSHU, write_research
 
+from coheat.data.dataset import pairs, relation
+from coheat.data.files import read_data, read_split
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
+from coheat.data.writing import write_tables
 from coheat.errors import ArtifactError, ConfigError, DataError, TrainingError
 from coheat.models import MODELS
 from coheat.presets import PRESETS, load_preset, preset_names, resolve_settings
@@ -25,6 +27,7 @@ from coheat.recommender import Recommender
 from coheat.runs import Run, open_run, train_run
 from coheat.training import LossNotFinite, Standing, TrainingInterrupted, TrainingSettings, Watcher
 
+YOUSHU = Path(__file__).parents[2] / "shared" / "data"
 SMALL = {"embedding_size": 8, "epochs": 4, "batch_size": 50, "evaluate_every": 2}
 
 
@@ -88,8 +91,10 @@ def test_moved_data_is_asked_for_and_accepted(run: Run, planted_directory: Path,
 
 
 def test_changed_data_is_said(run: Run, planted_directory: Path) -> None:
-    path = planted_directory / "user_bundle_test.txt"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    split = read_split(planted_directory)
+    rows, columns = pairs(split.test)
+    fewer = relation(rows[1:], columns[1:], split.test.shape)
+    write_tables(Split(split.train, split.validation, fewer), planted_directory, overwrite=True)
     (warning,) = run.evaluate()["warnings"]
     assert "changed since" in warning
     with pytest.raises(DataError, match="cannot be resumed"):
@@ -102,17 +107,14 @@ def _unfinished(run: Run) -> Path:
 
 
 def test_data_of_another_world_cannot_judge(run: Run, tmp_path: Path) -> None:
-    other = write_research(planted_world(n_groups=5), tmp_path / "other")
+    write_tables(planted_world(n_groups=5), tmp_path / "other")
     with pytest.raises(DataError, match="not those the model was trained on"):
-        run.evaluate(other)
+        run.evaluate(tmp_path / "other")
 
 
-def test_data_without_a_split_is_split_with_the_seed(planted: Split, tmp_path: Path) -> None:
-    directory = write_research(planted, tmp_path / "data")
-    merged = "".join((directory / f"user_bundle_{p}.txt").read_text() for p in ("train", "tune", "test"))
-    for part in ("train", "tune", "test"):
-        (directory / f"user_bundle_{part}.txt").unlink()
-    (directory / "user_bundle.txt").write_text(merged)
+def test_data_without_a_split_is_split_with_the_seed(planted_directory: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    write_tables(read_data(planted_directory), directory)
     run = train_run(directory, tmp_path / "run", overrides=SMALL, scenario="cold", seed=5)
     assert (run.record.scenario, run.record.makes_split) == ("cold", True)
     report = run.evaluate()
@@ -189,9 +191,8 @@ CLI = "from coheat.cli import main; main()"
 @pytest.mark.parametrize("epochs_done", [1, 7])
 def test_killed_in_the_middle_and_resumed_equals_uninterrupted(epochs_done: int, tmp_path: Path) -> None:
     """SIGKILL in a process of its own, CoHeat with its published dropout, batches of full width."""
-    data = write_research(
-        planted_world(n_groups=12, users_per_group=60, bundles_per_group=16), tmp_path / "data"
-    )
+    data = tmp_path / "data"
+    write_tables(planted_world(n_groups=12, users_per_group=60, bundles_per_group=16), data)
     arguments = ["train", str(data), "--seed", "3", "--epochs", "14", "--quiet"]
     for setting in ("checkpoint_every=3", "evaluate_every=2", "batch_size=1024", "learning_rate=0.01"):
         arguments += ["--set", setting]
@@ -249,7 +250,7 @@ def test_a_model_too_large_for_the_machine_is_a_sentence(planted_directory: Path
 
 
 def test_the_recommender_takes_a_run(run: Run) -> None:
-    found = Recommender.load(run.path).recommend(["0"], k=2)
+    found = Recommender.load(run.path).recommend(["user-0-0"], k=2)
     assert [row.rank for row in found] == [1, 2]
 
 
