@@ -81,11 +81,16 @@ def _distinct(values: Any) -> tuple[Indices, Any]:
 
 def _plain(values: Any) -> Any:
     """The same column without dictionaries and views; text and bytes as they are."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if pa.types.is_string_view(values.type) or pa.types.is_null(values.type):
-        return values.cast(pa.large_string())
-    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+    is_dictionary = pa.types.is_dictionary(values.type)
+    kind = values.type.value_type if is_dictionary else values.type
+    if pa.types.is_string_view(kind) or pa.types.is_null(kind):
+        kind = pa.large_string()
+    elif pa.types.is_binary_view(kind):
+        kind = pa.large_binary()
+    if is_dictionary:  # pyarrow casts not every kind of dictionary, but looks up in every one
+        chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in values.chunks]
+        return pa.chunked_array(chunks, kind)
+    return values if kind == values.type else values.cast(kind)
 
 
 def _is_text(kind: Any) -> bool:
