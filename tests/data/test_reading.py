@@ -317,12 +317,11 @@ def test_four_million_pairs_are_read_in_seconds(layout: str, tmp_path: Path) -> 
         write_research(data, tmp_path / "large", "Large")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        start = time.perf_counter()
+        start = time.process_time()  # of all threads, but of this process alone
         again = read_data(tmp_path / "large")
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
     assert again.fingerprint == data.fingerprint
-    # About one second on two free cores; a reading line by line in Python takes far longer than this.
-    assert seconds < 8
+    assert seconds < 6  # about one and a half; reading line by line in Python takes far longer
 
 
 @pytest.mark.real_data

@@ -28,6 +28,11 @@ Format = Literal["parquet", "research"]
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
+def _say(text: str, style: str | None = None) -> None:
+    """Print a line as it is: what users named may hold brackets, and paths are not broken in two."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def _working(what: str, as_json: bool) -> Iterator[None]:
     """A spinner on standard error while something takes long, where somebody is looking."""
@@ -58,21 +63,20 @@ def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
     for problem in report.problems:
         place = str(directory / problem.file) + (f":{problem.row}" if problem.row else "")
         console.print(f"[bold {COLOURS[problem.severity]}]{problem.severity}[/]", end=" ")
-        console.print(f"{place}: {problem.what}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"{place}: {problem.what}")
         if problem.hint:
-            console.print(f"  {problem.hint}", markup=False, highlight=False, soft_wrap=True, style="dim")
+            _say(f"  {problem.hint}", style="dim")
     if report.counts:
-        counts = ", ".join(f"{count:,} {name}" for name, count in report.counts.items())
-        console.print(counts, highlight=False)
+        _say(", ".join(f"{count:,} {name}" for name, count in report.counts.items()))
     found = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
-    console.print(f"[bold]{'usable' if report.ok else 'not usable'}[/]: {found}", highlight=False)
+    _say(f"{'usable' if report.ok else 'not usable'}: {found}", style="bold")
     raise typer.Exit(0 if report.ok else 1)
 
 
 @data_app.command()
 def stats(
     directory: Path = DIRECTORY,
-    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw the skew: .png, .svg or .pdf."),
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw the skew: .png or .svg."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Print the paper's Table 1 for the data in DIR, and how unevenly bundles are taken (Figure 1a).
@@ -108,15 +112,14 @@ def stats(
         table.add_row(name.replace("_", "-"), f"{getattr(found, name):,}", density)
     table.add_row("average bundle size", f"{found.average_bundle_size:.2f}")
     console.print(table)
-    console.print(sketch_skew(data), highlight=False, markup=False)
-    console.print(
+    _say(sketch_skew(data))
+    _say(
         f"interactions on the top 10% of bundles: {found.top_10_percent_share:.0%}, "
         f"top 20%: {found.top_20_percent_share:.0%}, Gini {found.gini:.2f}; "
-        f"{found.bundles_without_interactions:,} bundles without any",
-        highlight=False,
+        f"{found.bundles_without_interactions:,} bundles without any"
     )
     if plot is not None:
-        console.print(f"drawn: {plot}", highlight=False, markup=False)
+        _say(f"drawn: {plot}")
 
 
 @data_app.command()
@@ -174,7 +177,7 @@ def split(
         share = [f"{row['cold_interaction_share']:.1%}"] if cold else []
         table.add_row(part, *(f"{count:,}" for count in counts), *cold, *share)
     console.print(table)
-    console.print(f"written: {out}", highlight=False, markup=False)
+    _say(f"written: {out}")
 
 
 @data_app.command()
@@ -225,7 +228,7 @@ def synth(
         print_json({"out": str(out), "seed": seed, **statistics(data).to_dict()})
         return
     found = ", ".join(f"{count:,} {name[2:].replace('_', '-')}" for name, count in counts.items())
-    console.print(f"written: {out} ({found})", highlight=False, markup=False)
+    _say(f"written: {out} ({found})")
 
 
 def _numbers(ratios: str) -> list[float]:

@@ -180,7 +180,7 @@ def _mixed(data: BundleData, ratios: Sequence[float], cold_share: float, rng: np
     order = rng.permutation(np.flatnonzero(data.popularity))
     part_of_bundle = np.zeros(data.n_bundles, dtype=np.int64)
     for number in (TEST, VALIDATION):
-        wanted = round(cold_share * counts[number])
+        wanted = max(round(cold_share * counts[number]), int(cold_share * counts[number] > 0))
         chosen = _bundles_worth(wanted, order[part_of_bundle[order] == TRAIN], data.popularity)
         if wanted and not len(chosen):
             raise DataError(

@@ -85,13 +85,13 @@ def gini(values: Indices) -> float:
 
 
 def plot_skew(data: BundleData, path: str | Path, title: str = "") -> None:
-    """Draw interactions per bundle, most taken first, on a logarithmic scale; PNG, SVG or PDF by suffix."""
+    """Draw interactions per bundle, most taken first, on a logarithmic scale; PNG or SVG by suffix."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     target = Path(path)
-    if target.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise DataError(f"{target}: pictures are written as .png, .svg or .pdf")
+    if target.suffix.lower() not in (".png", ".svg"):
+        raise DataError(f"{target}: pictures are written as .png or .svg")
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     draw_skew(figure.add_subplot(), data, title)
