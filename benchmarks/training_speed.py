@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from common import (
     Measured,
     compare,
+    medians,
     parser,
     peak_megabytes,
     ratio,
@@ -24,6 +25,9 @@ from common import (
 
 WHOLE_EPOCH = 20
 """Epochs of up to this many batches are timed whole, longer ones by a sample of their batches."""
+
+BUSY = 1.5
+"""Above this ratio of an average batch to the fastest one, something else was running."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,8 @@ def plain_trainer(directory: Path, preset: str) -> Trainer:
 TRAINERS = {"ours": our_trainer, "plain": plain_trainer}
 
 
-def time_epoch(trainer: Trainer, n_timed: int) -> tuple[float, float]:
-    """Seconds of an epoch and of one batch, from the first `n_timed` batches of an epoch.
+def time_epoch(trainer: Trainer, n_timed: int) -> Measured:
+    """Seconds of an epoch, of a batch on average and of the fastest batch, from its first `n_timed` ones.
 
     Up to its first batch an epoch shuffles, and our side draws all its negatives: that is timed once,
     and what follows is scaled to all batches. Batches are shuffled, so the first ones are a fair sample.
@@ -88,13 +92,18 @@ def time_epoch(trainer: Trainer, n_timed: int) -> tuple[float, float]:
     started = time.perf_counter()
     batches = trainer.begin()
     batch = next(batches)
-    prepared = time.perf_counter()
-    for _ in range(n_timed - 1):
+    ends = [time.perf_counter()]
+    for place in range(n_timed):
         trainer.step(batch)
-        batch = next(batches)
-    trainer.step(batch)
-    per_batch = (time.perf_counter() - prepared) / n_timed
-    return prepared - started + per_batch * trainer.n_batches, per_batch
+        if place < n_timed - 1:
+            batch = next(batches)
+        ends.append(time.perf_counter())
+    per_batch = (ends[-1] - ends[0]) / n_timed
+    return {
+        "epoch_seconds": ends[0] - started + per_batch * trainer.n_batches,
+        "batch_seconds": per_batch,
+        "fastest_batch_seconds": min(end - start for start, end in pairwise(ends)),
+    }
 
 
 def measure(side: str, directory: Path, preset: str, batches: int | None) -> Measured:
@@ -107,8 +116,7 @@ def measure(side: str, directory: Path, preset: str, batches: int | None) -> Mea
     # Where an epoch of ours is over in a blink, a single one would say little.
     epochs = [time_epoch(trainer, n_timed) for _ in range(3 if side == "ours" else 1)]
     return {
-        "epoch_seconds": statistics.median(epoch for epoch, _ in epochs),
-        "batch_seconds": statistics.median(batch for _, batch in epochs),
+        **medians(epochs),
         "peak_megabytes": peak_megabytes(),
         "batches_timed": n_timed,
         "batches_per_epoch": trainer.n_batches,
@@ -139,9 +147,10 @@ def main() -> None:
         [
             ("seconds per epoch", "epoch_seconds", ".2f"),
             ("seconds per batch", "batch_seconds", ".3f"),
+            ("fastest batch", "fastest_batch_seconds", ".3f"),
             ("peak memory, MB", "peak_megabytes", ".0f"),
         ],
-        [estimate_note(side, found) for side, found in sides.items()],
+        [remarks(side, found) for side, found in sides.items()],
     )
     measured = {
         "world": world_name(chosen),
@@ -152,11 +161,17 @@ def main() -> None:
     write_json(chosen.json, "training_speed", {**measured, **sides})
 
 
-def estimate_note(side: str, found: Measured) -> str:
+def remarks(side: str, found: Measured) -> str:
+    """How the seconds of an epoch came about, and whether to trust them."""
     timed, total = found["batches_timed"], found["batches_per_epoch"]
-    if timed == total:
-        return f"{side}: all {total} batches of an epoch timed"
-    return f"{side}: estimated from {timed} of {total} batches"
+    text = (
+        f"all {total} batches of an epoch timed"
+        if timed == total
+        else f"estimated from {timed} of {total} batches"
+    )
+    if found["batch_seconds"] > BUSY * found["fastest_batch_seconds"]:
+        text += "; its batches differ a lot, so the machine was busy: measure again when it is idle"
+    return f"{side}: {text}"
 
 
 if __name__ == "__main__":
