@@ -21,7 +21,7 @@ from typing import Any
 
 from coheat import __version__
 from coheat.artifact import Artifact, Description, load_artifact, save_artifact
-from coheat.checkpoint import Checkpoints
+from coheat.checkpoint import HISTORY, Checkpoints
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.split import Split
 from coheat.data.split import split as make_split
@@ -76,6 +76,12 @@ class Run:
         if not self.finished:
             raise ArtifactError(f"{self.path}: training is not finished; go on with: {self.resume_command}")
         return load_artifact(self.path / "model")
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record per epoch: its seconds, loss terms, the model's facts and, where validated, metrics."""
+        lines = (self.path / HISTORY).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
 
     @property
     def resume_command(self) -> str:
