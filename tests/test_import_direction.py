@@ -22,7 +22,7 @@ STEPS = [
     {"artifact"},
     {"recommender"},
     {"runs"},
-    {"contract", "testing", "experiments", "report", "demo"},
+    {"contract", "testing", "experiments", "plots", "report", "demo"},
     {"service"},
     {"cli"},
 ]
