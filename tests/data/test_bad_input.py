@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from coheat.data import DataWarning, Problem, has_split, read_data, read_split
 from coheat.data.check import check
@@ -210,13 +212,54 @@ CASES = [
         "UTF-8",
     ),
     Case(
+        "line of another width not UTF-8",
+        SHOP,
+        {"user_item.csv": b"user_id,item_id\nann,cup\nbob,h\xe4t,3\nbob,hat\n"},
+        "error",
+        "user_item.csv",
+        3,
+        "1 line not UTF-8 text (line 3)",
+        also=1,
+    ),
+    Case(
+        "quote not closed",
+        SHOP,
+        {"user_item.csv": 'user_id,item_id\n\nann,cup\nbob,"hat\nann,hat\n'},
+        "error",
+        "user_item.csv",
+        4,
+        "goes over several lines",
+        "close the quote",
+        also=2,
+    ),
+    Case(
+        "line without end",
+        SHOP,
+        {"user_item.csv": f"user_id,item_id\nann,{'x' * 9_000_000}\nbob,hat\n"},
+        "error",
+        "user_item.csv",
+        None,
+        "cannot be read as a table",
+    ),
+    Case(
+        "bytes that are no table",
+        SHOP,
+        {"user_item.csv": bytes(range(256)) * 50},
+        "error",
+        "user_item.csv",
+        3,
+        "50 lines not UTF-8 text (lines 3, 5, 7, 9, 11 and 45 more)",
+        also=4,
+    ),
+    Case(
         "header not UTF-8",
         SHOP,
         {"user_item.csv": b"user_id,item_id,gr\xf6\xdfe\nann,cup,1\n"},
         "error",
         "user_item.csv",
         1,
-        "header is not UTF-8",
+        "1 line not UTF-8 text (line 1)",
+        also=2,
     ),
     Case(
         "id with a space around it",
@@ -275,6 +318,7 @@ CASES = [
         "user_item.txt",
         3,
         "1 user not a whole number (line 3); the first is '\ufffd'",
+        also=1,
     ),
     Case(
         "beyond the declared size",
@@ -472,13 +516,34 @@ CASES = [
         also=1,
     ),
     Case(
+        "bytes in Parquet that are no text",
+        SHOP,
+        parquet_shop(user_id=["ann", "bob"], item_id=[b"cup", b"\xff"]),
+        "error",
+        "user_item.parquet",
+        2,
+        "1 item_id like",
+        "UTF-8",
+        also=1,
+    ),
+    Case(
+        "lists of ids",
+        SHOP,
+        parquet_shop(user_id=["ann", "bob"], item_id=[["cup"], ["hat"]]),
+        "error",
+        "user_item.parquet",
+        None,
+        "item_id is of type list",
+        also=2,
+    ),
+    Case(
         "true and false",
         SHOP,
         parquet_shop(user_id=["ann", "bob"], item_id=[True, False]),
         "error",
         "user_item.parquet",
-        1,
-        "2 item_ids like 'True': an id cannot be of type bool (rows 1, 2)",
+        None,
+        "item_id is of type bool",
         also=2,
     ),
     Case(
@@ -604,3 +669,36 @@ def test_the_rows_kept_are_those_without_a_flaw(tmp_path: Path) -> None:
         (2, "1 user not a whole n"),
         (5, "1 item outside 0..3 "),
     ]
+
+
+FRAGMENTS = [
+    b"user_id",
+    b"item_id",
+    b",",
+    b"\t",
+    b"\n",
+    b"\r",
+    b'"',
+    b"0",
+    b"1",
+    b"-",
+    b".",
+    b" ",
+    b"\xff",
+    "ä".encode(),
+]
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=25), st.sampled_from(["table", "text", "sizes"]))
+def test_whatever_stands_in_a_file_it_is_read_or_told_and_never_a_crash(
+    tmp_path: Path, fragments: list[bytes], kind: str
+) -> None:
+    content = b"".join(fragments)
+    if kind == "table":
+        shop = lay_out(tmp_path / "table", {**SHOP, "user_item.csv": b"user_id,item_id\n" + content})
+    else:
+        name = "user_item.txt" if kind == "text" else "Shop_data_size.txt"
+        shop = lay_out(tmp_path / kind, {**TEXT, name: content})
+    report = check(shop)
+    assert report.ok == (report.counts is not None)

@@ -70,7 +70,7 @@ def test_the_three_formats_give_the_same_data_in_any_order_of_rows(suffix: str, 
 def test_the_order_of_columns_and_other_columns_do_not_matter(tmp_path: Path) -> None:
     write_shop(tmp_path / "shop", ".csv")
     (tmp_path / "shop" / "user_item.csv").write_text(
-        "colour,item_id,user_id\nred,cup,ann\n,hat,bob\ngrün,hat,dan\n", encoding="latin-1"
+        "colour,item_id,user_id\nred,cup,ann\n,hat,bob\ngrün,hat,dan\n", encoding="utf-8"
     )
     assert same(read_data(tmp_path / "shop"), SHOP)
 

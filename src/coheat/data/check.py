@@ -15,8 +15,10 @@ What is found, and what comes of it:
 | table or text file without a single pair                  | warning                                        |
 | line with too few or too many columns                     | error with the lines                           |
 | id missing: empty, null or NaN                            | error with the rows                            |
-| id that is not UTF-8                                      | error with the rows                            |
-| id of another type: 7.5, a date, true                     | error with the rows                            |
+| text that is not UTF-8                                    | error with the lines                           |
+| quoted cell over several lines (a quote not closed)       | error with its first line                      |
+| file that is no table, line longer than 4 MB              | error                                          |
+| id that is no whole number (7.5), of another type (true)  | error                                          |
 | ids 7 and 7.0 of a numeric column                         | the id "7"                                     |
 | ids with spaces inside, slashes, quotes, emoji            | taken exactly                                  |
 | ids that begin or end with a space, or read "nan", "null" | taken exactly; warning                         |

@@ -48,7 +48,12 @@ class CodedIds:
 
 def encode_ids(column: Column) -> CodedIds:
     """Codes and distinct texts of a column of ids; rows without a usable id are told and get code -1."""
-    codes, distinct = _distinct(column.values)
+    values = _plain(column.values)
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or _is_text(values.type)):
+        what = f"{column.name} is of type {values.type}"
+        column.problems.error(column.source, what, "make the column integers or texts")
+        return CodedIds(pa.array([], pa.string()), np.full(len(values), -1, dtype=np.int64))
+    codes, distinct = _distinct(values)
     texts, valid, why = _as_texts(distinct)
     filled = valid & pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
     if not filled.all() or (codes < 0).any():
@@ -70,7 +75,6 @@ def encode_ids(column: Column) -> CodedIds:
 
 def _distinct(values: Any) -> tuple[Indices, Any]:
     """Codes (rows,) and the distinct values of a column; rows without a value get code -1."""
-    values = _plain(values)
     chunks = values.dictionary_encode().chunks
     if not chunks:
         return np.zeros(0, dtype=np.int64), pa.array([], values.type)
@@ -80,7 +84,7 @@ def _distinct(values: Any) -> tuple[Indices, Any]:
 
 
 def _plain(values: Any) -> Any:
-    """The same column without dictionaries and views; text and bytes as they are."""
+    """The same column without dictionaries and views."""
     is_dictionary = pa.types.is_dictionary(values.type)
     kind = values.type.value_type if is_dictionary else values.type
     if pa.types.is_string_view(kind) or pa.types.is_null(kind):
@@ -94,36 +98,27 @@ def _plain(values: Any) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    """Whether it is text, or bytes: some programs write text as bytes into Parquet."""
+    types = pa.types
+    is_string = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_string or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _as_texts(distinct: Any) -> tuple[Any, npt.NDArray[np.bool_], tuple[str, str]]:
     """Texts of distinct values, which of them are valid, and what is wrong with the others and what to do."""
-    kind = distinct.type
-    valid = np.ones(len(distinct), dtype=bool)
-    if pa.types.is_integer(kind) or _is_text(kind):
-        return distinct.cast(pa.string()), valid, ("", "")
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(distinct.type):
         numbers = distinct.to_numpy(zero_copy_only=False)
         whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
         texts = pa.array(np.where(whole, numbers, 0).astype(np.int64)).cast(pa.string())
         texts = pc.if_else(pa.array(np.isnan(numbers)), "", texts)
         return texts, whole | np.isnan(numbers), ("not a whole number", "make the column integers or texts")
-    if _is_bytes(kind):
-        why = ("not UTF-8 text", "save the file as UTF-8 text")
-        try:
-            return distinct.cast(pa.string()), valid, why
-        except pa.ArrowInvalid:
-            decoded = [value.decode("utf-8", "replace") for value in distinct.to_pylist()]
-            pairs = zip(decoded, distinct.to_pylist(), strict=True)
-            valid = np.array([text.encode() == value for text, value in pairs])
-            return pa.array(decoded, pa.string()), valid, why
-    why = (f"an id cannot be of type {kind}", "make the column integers or texts")
-    return pa.array([""] * len(distinct), pa.string()), ~valid, why
+    why = ("not UTF-8 text", "write ids as UTF-8 text")
+    try:
+        return distinct.cast(pa.string()), np.ones(len(distinct), dtype=bool), why
+    except pa.ArrowInvalid:
+        decoded = [value.decode("utf-8", "replace") for value in distinct.to_pylist()]
+        pairs = zip(decoded, distinct.to_pylist(), strict=True)
+        return pa.array(decoded, pa.string()), np.array([t.encode() == value for t, value in pairs]), why
 
 
 def _warn_of_odd_ids(column: Column, texts: Any, codes: Indices) -> None:
@@ -169,7 +164,7 @@ def _is_blank(values: Any) -> npt.NDArray[np.bool_]:
     if pa.types.is_floating(values.type):
         nan: npt.NDArray[np.bool_] = np.isnan(values.to_numpy())
         return nan
-    if _is_text(values.type) or _is_bytes(values.type):
+    if _is_text(values.type):
         blank: npt.NDArray[np.bool_] = pc.fill_null(pc.binary_length(values), 0).to_numpy() == 0
         return blank
     return np.zeros(len(values), dtype=bool)
@@ -187,7 +182,7 @@ def _to_seconds(values: Any) -> tuple[Indices, npt.NDArray[np.bool_]]:
         numbers = values.to_numpy()
         known = np.abs(numbers) < 2**53
         return np.floor(np.where(known, numbers, 0)).astype(np.int64), known
-    if _is_text(kind) or _is_bytes(kind):
+    if _is_text(kind):
         return _parse_times(values)
     return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
 

@@ -86,10 +86,10 @@ def _read(directory: Path) -> Reading:
 
 def inspect(directory: Path, problems: Problems) -> Reading | None:
     """Read a directory and tell everything that is wrong to `problems`; None where errors prevent reading."""
-    layout = find_layout(directory, problems)
-    if layout is None:
-        return None
     try:
+        layout = find_layout(directory, problems)
+        if layout is None:
+            return None
         reader = _read_tables if layout.kind == "tables" else research.read_world
         world = reader(directory, layout.parts, problems)
         scenario, seed = _split_facts(directory, problems)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +107,7 @@ def read_pairs(
     pairs = _fast_integers(path, kinds)
     if pairs is None:
         pairs = _careful_integers(path, kinds, problems)
-    return pairs if sizes is None else _within_sizes(pairs, kinds, sizes, problems)
+    return pairs if pairs is None or sizes is None else _within_sizes(pairs, kinds, sizes, problems)
 
 
 def _fast_integers(path: Path, kinds: tuple[str, str]) -> PairRows | None:
@@ -124,11 +123,12 @@ def _fast_integers(path: Path, kinds: tuple[str, str]) -> PairRows | None:
     return PairRows(path.name, rows, columns, found.show_rows)
 
 
-def _careful_integers(path: Path, kinds: tuple[str, str], problems: Problems) -> PairRows:
+def _careful_integers(path: Path, kinds: tuple[str, str], problems: Problems) -> PairRows | None:
     """The same by way of text, so that every line that is wrong can be told."""
     found = read_text(path, "\t", problems, list(kinds))
-    assert found is not None, "a file without a header can always be read as bytes"
-    texts = [_as_text(found.table[kind]) for kind in kinds]
+    if found is None:
+        return None
+    texts = [found.table[kind].combine_chunks() for kind in kinds]
     good = np.ones(len(found.table), dtype=bool)
     for kind, text in zip(kinds, texts, strict=True):
         is_number = pc.match_substring_regex(text, WHOLE_NUMBER).to_numpy(zero_copy_only=False)
@@ -148,15 +148,6 @@ def _careful_integers(path: Path, kinds: tuple[str, str], problems: Problems) ->
     )
     kept = np.flatnonzero(good)
     return PairRows(path.name, rows, columns, lambda wanted: found.show_rows(kept[wanted]))
-
-
-def _as_text(column: Any) -> Any:
-    """Bytes as text, with a mark in place of what is not UTF-8."""
-    array = column.combine_chunks()
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in array.to_pylist()], pa.string())
 
 
 def _within_sizes(

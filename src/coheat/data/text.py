@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from coheat.data.dataset import Indices
 from coheat.data.problems import Problems, counted, places
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
+BLOCK = 1 << 22  # bytes that one thread parses at a time; no line may be longer
 
 
 @dataclass(frozen=True)
@@ -53,22 +55,17 @@ def read_text(
 ) -> TextTable | None:
     """Read columns with `delimiter` between them; None, and an error told, where the file has none.
 
-    Columns are read as bytes, or as `column_type` (then text that does not fit raises pyarrow's own
-    error). Without `names`, the first line is the header and cells may be quoted. Lines with too few
-    or too many columns are told as one error and left out.
+    Columns are read as text, or as `column_type` (then what does not fit raises pyarrow's own error).
+    Without `names`, the first line is the header and cells may be quoted. What is wrong with single
+    lines is told; lines with too few or too many columns are left out.
     """
-    content = path.read_bytes()
-    cell = column_type or pa.binary()
+    content = _utf8(path, problems)
+    cell = column_type or pa.string()
     if not content.strip():
         if names is None:
             problems.error(path.name, "the file is empty", "its first line must name the columns")
             return None
         return TextTable(path, pa.table({name: pa.array([], cell) for name in names}), 0)
-    try:
-        columns = names if names is not None else _header(content, delimiter)
-    except (UnicodeDecodeError, pa.ArrowInvalid):
-        problems.error(path.name, "the header is not UTF-8 text", "save the file as UTF-8 text", row=1)
-        return None
     malformed: list[Any] = []
 
     def leave_out(row: Any) -> str:
@@ -79,20 +76,44 @@ def read_text(
         malformed.clear()
         return csv.read_csv(
             pa.BufferReader(content),
-            csv.ReadOptions(column_names=names, use_threads=use_threads, block_size=1 << 22),
+            csv.ReadOptions(column_names=names, use_threads=use_threads, block_size=BLOCK),
             csv.ParseOptions(
                 delimiter=delimiter, quote_char=False if names else '"', invalid_row_handler=leave_out
             ),
-            csv.ConvertOptions(column_types=dict.fromkeys(columns, cell)),
+            csv.ConvertOptions(column_types=dict.fromkeys(names or _header(content, delimiter), cell)),
         )
 
-    table = read(use_threads=True)
-    if not malformed:
-        return TextTable(path, table, 0 if names else 1)
-    table = read(use_threads=False)  # the numbers of malformed rows are known only when one thread reads
-    result = TextTable(path, table, 0 if names else 1, tuple(row.number for row in malformed))
-    _report_malformed(result, malformed[0], delimiter, problems)
-    return result
+    try:
+        table = read(use_threads=True)
+        if malformed:  # their numbers are known only when one thread reads
+            table = read(use_threads=False)
+    except pa.ArrowInvalid as error:
+        if column_type is not None:
+            raise
+        reason = str(error).split("\n")[0]
+        problems.error(path.name, f"it cannot be read as a table: {reason}", "write it again, or use Parquet")
+        return None
+    found = TextTable(path, table, 0 if names else 1, tuple(row.number for row in malformed))
+    if malformed:
+        _report_malformed(found, malformed[0], delimiter, problems)
+    if names is None and b'"' in content:
+        _report_line_breaks(found, problems)
+    return found
+
+
+def _utf8(path: Path, problems: Problems) -> bytes:
+    """The content of a file; lines that are not UTF-8 are told, and a mark stands in place of what is not."""
+    content = path.read_bytes()
+    try:
+        content.decode("utf-8")
+        return content
+    except UnicodeDecodeError:
+        lines = LINE_END.split(content)
+        bad = [n for n, line in enumerate(lines) if line.decode("utf-8", "replace").encode("utf-8") != line]
+        where, row = places("line", np.array(bad), lambda rows: [int(row) + 1 for row in rows])
+        what = f"{counted(len(bad), 'line')} not UTF-8 text ({where})"
+        problems.error(path.name, what, "save the file as UTF-8 text", row=row)
+        return content.decode("utf-8", "replace").encode("utf-8")
 
 
 def _header(content: bytes, delimiter: str) -> list[str]:
@@ -115,3 +136,15 @@ def _report_malformed(found: TextTable, first: Any, delimiter: str, problems: Pr
         f"between two columns stands {expected}, and nothing else",
         row=line,
     )
+
+
+def _report_line_breaks(found: TextTable, problems: Problems) -> None:
+    """A quoted cell may not go over several lines: most often a quote is not closed and swallows the rest."""
+    breaks = np.zeros(len(found.table), dtype=bool)
+    for column in found.table.columns:
+        for letter in ("\n", "\r"):
+            breaks |= pc.match_substring(column, letter).to_numpy()
+    if breaks.any():
+        line = found.show_rows(np.flatnonzero(breaks)[:1])[0]
+        what = "a quoted cell that begins here goes over several lines"
+        problems.error(found.path.name, what, "close the quote, or use Parquet", row=line)
