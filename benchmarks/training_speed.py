@@ -53,7 +53,7 @@ def our_trainer(directory: Path, preset: str) -> Trainer:
 
     def begin() -> Iterator[Any]:
         model.begin_epoch(Progress(1, training.epochs))
-        return model.batches(training.batch_size)
+        return iter(model.batches(training.batch_size))
 
     def step(batch: Any) -> list[float]:
         return [float(term) for term in model.step(batch, optimizers).values()]
