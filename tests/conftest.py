@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from guard import digest
 
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
-
-
-def digest(split: Split) -> str:
-    """Everything in a split, read anew: the data's own fingerprint is computed once and kept."""
-    found = hashlib.sha256()
-    for vocabulary in (split.train.users, split.train.bundles, split.train.items):
-        found.update("\0".join(vocabulary.ids).encode())
-    for matrix in (*split.parts.values(), split.train.user_item, split.train.bundle_item):
-        for array in (matrix.indptr, matrix.indices, matrix.data):
-            found.update(array.tobytes())
-    return found.hexdigest()
 
 
 @pytest.fixture(scope="session")

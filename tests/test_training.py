@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from factorisation import Factorisation, factorisation
+from rich.console import Console
 from torch import Tensor
 
 from coheat.checkpoint import HISTORY, INDEX
@@ -24,6 +26,7 @@ from coheat.memory import MemoryEstimate, available_memory, check_memory, estima
 from coheat.models import MODELS
 from coheat.models.base import FloatArray, Model, ModelConfig, Progress
 from coheat.models.untrained import Untrained
+from coheat.progress import ProgressBar
 from coheat.rng import Randomness
 from coheat.training import (
     FitResult,
@@ -51,6 +54,10 @@ def parameters(model: Model) -> dict[str, list[float]]:
 def coheat(data: Any) -> Model:
     config = MODELS["coheat"].Config.create({"embedding_size": 8, "learning_rate": 0.01})
     return MODELS["coheat"](data, config, Randomness(3))
+
+
+def counting(data: Any) -> Model:
+    return MODELS["counting"](data, MODELS["counting"].Config.create({}), Randomness(3))
 
 
 class StopAt(Watcher):
@@ -409,3 +416,23 @@ def test_devices() -> None:
 def test_bad_settings_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         TrainingSettings.create(values)
+
+
+@pytest.mark.parametrize("build", [factorisation, counting])
+def test_the_progress_bar_says_where_training_stands(build: Callable[..., Model], planted: Split) -> None:
+    shown = io.StringIO()
+    bar = ProgressBar(Console(file=shown, force_terminal=True, width=80))
+    result = fit(build(planted.train), planted, SETTINGS, watcher=bar)
+    text = shown.getvalue()
+    assert "memory: about" in text
+    assert "epoch 7/7" in text
+    assert "left" in text
+    assert f"recall@20 {result.best_metrics['recall@20']:.4f}" in text
+    assert all(f"{name} {value:.4g}" in text for name, value in result.history[-1]["terms"].items())
+    assert bar.bar.finished
+
+
+def test_nothing_is_drawn_where_nobody_is_looking(planted: Split) -> None:
+    shown = io.StringIO()
+    fit(factorisation(planted.train), planted, SETTINGS, watcher=ProgressBar(Console(file=shown)))
+    assert shown.getvalue() == ""

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from coheat.memory import MemoryEstimate, available_memory, readable
 from coheat.models.base import Model
 from coheat.training import Record, Standing, TrainingSettings, Watcher
+
+
+class _Bar(Progress):
+    """A bar with lines of text below it, which stay readable where the terminal is narrow."""
+
+    lines: tuple[str, ...] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield from (Text(line, overflow="ellipsis", no_wrap=True) for line in self.lines if line)
 
 
 class ProgressBar(Watcher):
@@ -15,14 +28,12 @@ class ProgressBar(Watcher):
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console(stderr=True)
-        self.bar = Progress(
+        self.bar = _Bar(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[losses]}"),
-            TextColumn("[green]{task.fields[best]}"),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -34,8 +45,9 @@ class ProgressBar(Watcher):
     ) -> None:
         if self.console.is_terminal:
             self.console.print(
-                f"memory: about {readable(memory.total)} more ({memory.describe()}) "
-                f"of {readable(available_memory())} available"
+                f"memory: about {readable(memory.total)} more of {readable(available_memory())} available "
+                f"({memory.describe()})",
+                highlight=False,
             )
         # One extra step per epoch stands for its validation, so that models without batches move too.
         self.per_epoch = model.n_batches(settings.batch_size) + 1
@@ -45,23 +57,17 @@ class ProgressBar(Watcher):
             completed=standing.epoch * self.per_epoch,
             epoch=standing.epoch,
             epochs=settings.epochs,
-            losses="",
-            best=_best(standing),
         )
+        self.bar.lines = ("", _best(standing))
         self.bar.start()
 
     def batch(self) -> None:
         self.bar.advance(self.task)
 
     def epoch(self, record: Record, standing: Standing) -> None:
-        losses = "  ".join(f"{name} {value:.4g}" for name, value in record["terms"].items())
-        self.bar.update(
-            self.task,
-            completed=standing.epoch * self.per_epoch,
-            epoch=standing.epoch,
-            losses=losses,
-            best=_best(standing),
-        )
+        values = {**record["terms"], **record["facts"]}
+        self.bar.lines = ("  ".join(f"{name} {value:.4g}" for name, value in values.items()), _best(standing))
+        self.bar.update(self.task, completed=standing.epoch * self.per_epoch, epoch=standing.epoch)
 
     def end(self) -> None:
         self.bar.stop()
@@ -71,4 +77,4 @@ def _best(standing: Standing) -> str:
     if not standing.best_metrics:
         return ""
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in standing.best_metrics.items())
-    return f"best {metrics} (epoch {standing.best_epoch})"
+    return f"best validation: {metrics} (epoch {standing.best_epoch})"
