@@ -21,7 +21,11 @@ def test_bpr_by_hand() -> None:
 
 @given(st.integers(0, 10_000), st.integers(2, 40), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_uniformity_equals_pdist_over_the_repeated_rows(seed: int, n: int, with_zero_row: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["kernels", "torch"])
+def test_uniformity_equals_pdist_over_the_repeated_rows(
+    dtype: torch.dtype, seed: int, n: int, with_zero_row: bool
+) -> None:
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-6
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, 5, generator=generator, dtype=torch.float64)
     if with_zero_row:
@@ -30,15 +34,15 @@ def test_uniformity_equals_pdist_over_the_repeated_rows(seed: int, n: int, with_
     repeated = rows.repeat_interleave(counts, 0).requires_grad_()
     expected = torch.pdist(normalize(repeated)).square().mul(-2).exp().mean().log()
     expected.backward()  # type: ignore[no-untyped-call]
-    distinct = rows.clone().requires_grad_()
-    value = losses.uniformity(distinct, counts.double())
+    distinct = rows.to(dtype, copy=True).requires_grad_()
+    value = losses.uniformity([(normalize(distinct), counts.to(dtype))]).sum()
     value.backward()  # type: ignore[no-untyped-call]
-    assert value.item() == pytest.approx(expected.item(), abs=1e-9)
+    assert value.item() == pytest.approx(expected.item(), abs=tolerance)
     assert repeated.grad is not None
     summed = torch.zeros_like(rows).index_add(0, torch.arange(n).repeat_interleave(counts), repeated.grad)
     assert distinct.grad is not None
     start = int(with_zero_row)  # direction of a zero row is undefined; nothing ever asks for it
-    assert torch.allclose(distinct.grad[start:], summed[start:], atol=1e-9)
+    assert torch.allclose(distinct.grad[start:].double(), summed[start:], atol=tolerance)
 
 
 def test_uniformity_is_the_same_for_any_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,15 +50,13 @@ def test_uniformity_is_the_same_for_any_block(monkeypatch: pytest.MonkeyPatch) -
     values = []
     for block in (1, 5, 37, 64):
         monkeypatch.setattr(losses, "BLOCK", block)
-        values.append(losses.uniformity(rows, counts).item())
+        values.append(losses.uniformity([(normalize(rows), counts)]).item())
     assert values == pytest.approx([values[0]] * 4, abs=1e-12)
 
 
 def test_a_single_row_has_no_uniformity() -> None:
     row = torch.ones(1, 4, requires_grad=True)
-    value = losses.uniformity(row, torch.ones(1))
-    value.backward()  # type: ignore[no-untyped-call]
-    assert value.item() == 0.0
+    assert losses.uniformity([(row, torch.ones(1))]).item() == 0.0
 
 
 def test_alignment_counts_rows_as_often_as_they_stand_in_the_batch() -> None:
@@ -62,6 +64,23 @@ def test_alignment_counts_rows_as_often_as_they_stand_in_the_batch() -> None:
     counts = torch.tensor([1.0, 2.0, 3.0, 1.0])
     repeat = counts.long()
     a, b = normalize(first).repeat_interleave(repeat, 0), normalize(second).repeat_interleave(repeat, 0)
-    assert losses.alignment(first, second, counts).item() == pytest.approx(
+    assert losses.alignment(normalize(first), normalize(second), counts).item() == pytest.approx(
         (a - b).square().sum(1).mean().item()
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["kernels", "torch"])
+def test_dot_rows_equals_indexing(dtype: torch.dtype) -> None:
+    x, y = (torch.randn(n, 6, dtype=dtype, requires_grad=True) for n in (4, 3))
+    x_at, y_at = torch.tensor([0, 3, 3, 1, 0]), torch.tensor([2, 2, 0, 1, 2])
+    weights = torch.randn(5, dtype=dtype)
+    (losses.dot_rows(x, y, x_at, y_at) * weights).sum().backward()  # type: ignore[no-untyped-call]
+    got = x.grad, y.grad
+    x.grad = y.grad = None
+    expected = (x[x_at] * y[y_at]).sum(1)
+    (expected * weights).sum().backward()  # type: ignore[no-untyped-call]
+    assert torch.allclose(losses.dot_rows(x, y, x_at, y_at), expected, atol=1e-5)
+    for mine, other in zip(got, (x.grad, y.grad), strict=True):
+        assert mine is not None
+        assert other is not None
+        assert torch.allclose(mine, other, atol=1e-5)

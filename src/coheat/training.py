@@ -24,6 +24,7 @@ from coheat.config import Settings
 from coheat.data.split import Split
 from coheat.errors import ConfigError, TrainingError
 from coheat.evaluation import evaluate
+from coheat.graph.allocation import keep_freed_memory
 from coheat.memory import MemoryEstimate, check_memory
 from coheat.models.base import Model, Progress
 
@@ -148,6 +149,7 @@ def fit(
     With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
     last checkpoint with exactly the numbers an uninterrupted run would have had.
     """
+    keep_freed_memory()
     memory = check_memory(model, split, settings.batch_size)
     run = _Run(model, split, settings, directory, watcher or Watcher())
     if resume:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,7 +14,16 @@ from hypothesis import strategies as st
 
 from coheat.data.dataset import Sparse, relation
 from coheat.graph import parallel
-from coheat.graph.bipartite import BipartiteGraph, Direction, Mask, light_gcn, multiply, torch_product
+from coheat.graph.bipartite import (
+    BipartiteGraph,
+    Direction,
+    Mask,
+    convolution,
+    light_gcn,
+    multiply,
+    torch_convolution,
+    torch_product,
+)
 
 
 def random_relation(seed: int, n_rows: int, n_columns: int, density: float = 0.3) -> Sparse:
@@ -43,27 +55,45 @@ def test_selected_rows_are_the_rows_of_the_whole_dropped_graph(
     assert np.allclose(direction.select(rows, mask).dense(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+def gradients_of(function: Callable[..., Any], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Outputs and gradients of a function of leaf tensors, for a fixed random direction."""
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    outputs = function(*leaves)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    generator = torch.Generator().manual_seed(5)
+    total = sum((out * torch.randn(out.shape, generator=generator)).sum() for out in outputs)
+    total.backward()
+    return [*(out.detach() for out in outputs), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
 @pytest.mark.parametrize("small", [1, 10**9], ids=["threads", "one thread"])
-def test_product_and_gradient_equal_torch(
-    normalise: bool, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_product_and_gradient_equal_torch(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "SMALL", small)
     direction = Direction(random_relation(3, 50, 40, 0.2), "symmetric")
-    mask = direction.draw_mask(0.4, np.random.default_rng(0))
-    propagation = direction.select(np.arange(49, -1, -2), mask)
-    weights = torch.randn(25, 16, generator=torch.Generator().manual_seed(1))
-    gradients = []
-    for product in (multiply, torch_product):
-        x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0), requires_grad=True)
-        out = product(x, propagation, normalise)
-        (out * weights).sum().backward()  # type: ignore[no-untyped-call]
-        gradients.append((out.detach(), x.grad))
-    (kernel_out, kernel_grad), (torch_out, torch_grad) = gradients
-    assert kernel_grad is not None
-    assert torch_grad is not None
-    assert torch.allclose(kernel_out, torch_out, atol=1e-6)
-    assert torch.allclose(kernel_grad, torch_grad, atol=1e-5)
+    propagation = direction.select(np.arange(49, -1, -2), direction.draw_mask(0.4, np.random.default_rng(0)))
+    x = torch.randn(40, 16)
+    mine = gradients_of(lambda x: multiply(x, propagation), x)
+    plain = gradients_of(lambda x: torch_product(x, propagation), x)
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5])
+@pytest.mark.parametrize("small", [1, 10**9], ids=["threads", "one thread"])
+def test_convolution_and_gradient_equal_torch(
+    scale: float, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "SMALL", small)
+    graph, rng = BipartiteGraph(random_relation(4, 60, 45, 0.05)), np.random.default_rng(1)
+    sides = []
+    for direction, rows in ((graph.left, np.arange(0, 60, 3)), (graph.right, rng.permutation(45))):
+        sides.append((rows, direction.select(rows, direction.draw_mask(0.4, rng))))
+    assert any((np.diff(p.indptr) == 0).any() for _, p in sides)  # isolated rows are part of the test
+    tables = torch.randn(60, 16), torch.randn(45, 16)
+    mine = gradients_of(lambda a, b: convolution(a, b, sides[0], sides[1], scale), *tables)
+    plain = gradients_of(lambda a, b: torch_convolution(a, b, sides[0], sides[1], scale), *tables)
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_mean_pooling_averages_what_is_left() -> None:
@@ -118,15 +148,15 @@ def test_light_gcn_by_hand() -> None:
     """Two users, two bundles, three edges: layer 1 of user 0 is b0 / sqrt(2*1) + b1 / sqrt(2*2)."""
     graph = BipartiteGraph(relation([0, 0, 1], [0, 1, 1], (2, 2)))
     users, bundles = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [5.0]])
-    left, right = light_gcn(graph, users, bundles, n_layers=1, normalise_layers=False)
+    left, right = light_gcn(graph.full, users, bundles, n_layers=1, normalise_layers=False)
     assert left.flatten().tolist() == pytest.approx([1 + (3 / 2**0.5 + 5 / 2) / 2, 2 + 5 / 2**0.5 / 2])
     assert right.flatten().tolist() == pytest.approx([3 + 1 / 2**0.5 / 2, 5 + (1 / 2 + 2 / 2**0.5) / 2])
-    left, _ = light_gcn(graph, users, bundles, n_layers=1)
+    left, _ = light_gcn(graph.full, users, bundles, n_layers=1)
     assert left.flatten().tolist() == pytest.approx([2.0, 3.0])  # in one dimension a unit vector is 1
 
 
 def test_an_isolated_node_keeps_its_own_vector() -> None:
     graph = BipartiteGraph(relation([0], [0], (2, 2)))
-    left, right = light_gcn(graph, torch.ones(2, 3), torch.ones(2, 3), n_layers=2)
+    left, right = light_gcn(graph.full, torch.ones(2, 3), torch.ones(2, 3), n_layers=2)
     assert left[1].tolist() == [1.0, 1.0, 1.0]
     assert right[1].tolist() == [1.0, 1.0, 1.0]

@@ -62,9 +62,8 @@ def test_loss_and_gradients_equal_the_oracle(settings: dict[str, Any], seed: int
     data = small_data(seed)
     model = model_for(data, seed, **settings)
     model.begin_epoch(Progress(40, 100))
-    batch = next(model.batches(2048))
-    masks = model.batch_masks()
-    terms = model.loss_given(batch, masks)
+    batch, masks = next(model.triples(2048)), model.batch_masks()
+    terms = model.loss(model.prepare(batch, masks))
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
 
     parameters = {"users": model.users, "bundles": model.bundles, "items": model.items}
@@ -91,14 +90,13 @@ def test_torch_operations_equal_the_kernels(monkeypatch: pytest.MonkeyPatch) -> 
     data = small_data()
     model = model_for(data, n_layers=2)
     model.begin_epoch(Progress(40, 100))
-    batch, masks = next(model.batches(2048)), model.batch_masks()
+    batch = model.prepare(next(model.triples(2048)), model.batch_masks())
     results: list[list[torch.Tensor | None]] = []
     for forced in (False, True):
         if forced:
-            monkeypatch.setattr(bipartite, "multiply", bipartite.torch_product)
-            monkeypatch.setattr("coheat.models.coheat.multiply", bipartite.torch_product)
+            monkeypatch.setattr(bipartite, "_by_kernels", lambda x: False)
         model.zero_grad()
-        terms = model.loss_given(batch, masks)
+        terms = model.loss(batch)
         torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
         results.append([*(t.detach() for t in terms.values()), *(p.grad for p in model.parameters())])
     for kernel, plain in zip(*results, strict=True):
@@ -187,7 +185,7 @@ def test_negatives_can_be_kept_to_warm_bundles_and_the_last_batch_kept() -> None
     drawn: set[int] = set()
     for epoch in range(1, 30):
         model.begin_epoch(Progress(epoch, 30))
-        batches = list(model.batches(4))
+        batches = list(model.triples(4))
         assert sum(len(batch) for batch in batches) == n
         assert len(batches) == model.n_batches(4)
         drawn |= {int(b) for batch in batches for b in batch.negatives}
@@ -195,7 +193,7 @@ def test_negatives_can_be_kept_to_warm_bundles_and_the_last_batch_kept() -> None
     assert not drawn & cold
     dropping = model_for(data)
     dropping.begin_epoch(Progress(1, 30))
-    assert sum(len(batch) for batch in dropping.batches(4)) == n // 4 * 4
+    assert sum(len(batch) for batch in dropping.triples(4)) == n // 4 * 4
 
 
 def test_masks_are_drawn_anew_for_each_batch_or_once_an_epoch() -> None:

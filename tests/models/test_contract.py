@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from coheat.contract import CHECKS, run_check
-from coheat.data.sampling import Triples
 from coheat.models import MODELS
 from coheat.models.base import Model, Vectors
-from coheat.models.coheat import CoHeat
+from coheat.models.coheat import CoHeat, Prepared
 from coheat.presets import preset_names, resolve_settings
 
 
@@ -39,7 +38,7 @@ def test_every_preset_is_valid(name: str) -> None:
 class Forgetful(CoHeat):
     """Broken on purpose, one fault for each check below."""
 
-    def loss(self, batch: Triples) -> dict[str, torch.Tensor]:
+    def loss(self, batch: Prepared) -> dict[str, torch.Tensor]:
         return {"bpr": super().loss(batch)["bpr"] * 0 + self.users.sum() * 0}
 
 
@@ -50,7 +49,7 @@ class Random(CoHeat):
 
 
 class Exploding(CoHeat):
-    def loss(self, batch: Triples) -> dict[str, torch.Tensor]:
+    def loss(self, batch: Prepared) -> dict[str, torch.Tensor]:
         return {"bpr": super().loss(batch)["bpr"] / 0}
 
 

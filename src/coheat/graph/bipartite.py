@@ -42,7 +42,12 @@ class Propagation:
 
     @cached_property
     def row_ranges(self) -> Indices:
+        """How threads share the targets."""
         return balanced_ranges(self.indptr)
+
+    def column_ranges(self, x: Tensor) -> Indices:
+        """How threads share the columns of x (n_targets, d) when rows are scattered to the sources."""
+        return even_ranges(x.shape[1], len(self.sources) + x.shape[0])
 
     def on_needed_sources(self) -> tuple[Indices, Propagation]:
         """The distinct sources that have an edge, and the same matrix with just these as columns."""
@@ -55,6 +60,10 @@ class Propagation:
         rows = np.repeat(np.arange(self.n_targets), np.diff(self.indptr))
         np.add.at(matrix, (rows, self.sources), self.weights)
         return matrix
+
+
+Rowwise = tuple[Indices, Propagation]
+"""Some target rows, and the propagation to just these."""
 
 
 class Direction:
@@ -75,7 +84,7 @@ class Direction:
         low, high = rng.integers(2**32, size=2, dtype=np.uint32)
         mask = np.empty(len(self.sources), dtype=np.uint8)
         threshold = np.uint32(round(dropout * 2**32))
-        run_ranges(kernels.draw_mask, even_ranges(len(mask)), low, high, threshold, mask)
+        run_ranges(kernels.draw_mask, even_ranges(len(mask), len(mask) // 16), low, high, threshold, mask)
         return mask
 
     @cached_property
@@ -91,7 +100,7 @@ class Direction:
         """
         rows = self.all_rows if rows is None else rows
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-        ranges = even_ranges(len(rows), len(self.sources))
+        ranges = even_ranges(len(rows), len(self.sources) // 8)
         run_ranges(kernels.count_kept, ranges, rows, self.indptr, mask, indptr)
         np.cumsum(indptr, out=indptr)
         sources = np.empty(indptr[-1], dtype=np.int32)
@@ -104,13 +113,22 @@ class Direction:
         if self.weighting == "mean":
             run_ranges(kernels.weigh_mean, ranges, indptr, target_degrees, weights)
         else:
-            source_degrees = np.empty(self.n_sources, dtype=np.int32)
             counted = mask if degrees == "after" else self.everything
-            kernels.count_sources(self.sources, counted, source_degrees)
-            run_ranges(
-                kernels.weigh_symmetric, ranges, indptr, sources, target_degrees, source_degrees, weights
-            )
+            factors = kernels.source_factors(self.sources, counted, self.n_sources)
+            run_ranges(kernels.weigh_symmetric, ranges, indptr, sources, target_degrees, factors, weights)
         return Propagation(indptr, sources, weights, self.n_sources)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Both directions of a graph as a batch sees them: some rows of each side, without the dropped edges.
+
+    `whole` has all rows, for models whose inner layers need every node's neighbours.
+    """
+
+    left: Rowwise
+    right: Rowwise
+    whole: tuple[Propagation, Propagation] | None
 
 
 class BipartiteGraph:
@@ -124,115 +142,160 @@ class BipartiteGraph:
         """The same edges' mask in the numbering of the right direction."""
         return left_mask[np.argsort(self.left.sources, kind="stable")]
 
+    @cached_property
+    def full(self) -> Selection:
+        """All rows, no edge dropped: what evaluation and serving use."""
+        left, right = self.left, self.right
+        return Selection((left.all_rows, left.full), (right.all_rows, right.full), (left.full, right.full))
+
+    def select(
+        self,
+        rows: tuple[Indices, Indices],
+        masks: tuple[Mask, Mask],
+        degrees: Degrees = "after",
+        n_layers: int = 1,
+    ) -> Selection:
+        """The chosen rows of the left and the right side under these masks."""
+        directions = self.left, self.right
+        left, right = (
+            (chosen, direction.select(chosen, mask, degrees))
+            for direction, chosen, mask in zip(directions, rows, masks, strict=True)
+        )
+        if n_layers == 1:
+            return Selection(left, right, None)
+        whole = [d.select(None, mask, degrees) for d, mask in zip(directions, masks, strict=True)]
+        return Selection(left, right, (whole[0], whole[1]))
+
 
 class _KernelProduct(torch.autograd.Function):
-    """propagation @ x with compiled kernels; with `normalise`, each row of the result has length 1 (or 0)."""
+    """propagation @ x with compiled kernels."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, propagation: Propagation, normalise: bool) -> Tensor:
-        out = torch.empty(propagation.n_targets, x.shape[1])
-        p, ranges = propagation, propagation.row_ranges
-        table = x.detach().contiguous().numpy()
-        run_ranges(kernels.gather, ranges, p.indptr, p.sources, p.weights, table, out.numpy())
-        ctx.propagation, ctx.lengths = propagation, None
-        if normalise:
-            lengths = np.empty(p.n_targets, dtype=np.float32)
-            run_ranges(kernels.normalise, even_ranges(p.n_targets, out.numel()), out.numpy(), lengths)
-            ctx.lengths = lengths
-            ctx.save_for_backward(out)
+    def forward(ctx: Any, x: Tensor, propagation: Propagation) -> Tensor:
+        p = ctx.propagation = propagation
+        out = torch.empty(p.n_targets, x.shape[1])
+        run_ranges(kernels.gather, p.row_ranges, p.indptr, p.sources, p.weights, _array(x), out.numpy())
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        p: Propagation = ctx.propagation
-        gradient = gradients[0].contiguous().numpy()
-        if ctx.lengths is not None:
-            (unit,) = ctx.saved_tensors
-            before = np.empty_like(gradient)
-            ranges = even_ranges(p.n_targets, gradient.size)
-            run_ranges(kernels.normalise_backward, ranges, unit.numpy(), ctx.lengths, gradient, before)
-            gradient = before
-        width = gradient.shape[1]
-        out = torch.zeros(p.n_sources, width)
-        columns = even_ranges(width, len(p.sources) * width)
-        run_ranges(kernels.scatter, columns, p.indptr, p.sources, p.weights, gradient, out.numpy())
-        return out, None, None
-
-
-def torch_product(x: Tensor, propagation: Propagation, normalise: bool = False) -> Tensor:
-    """The same product in ordinary torch operations, for devices the kernels do not reach."""
-    p = propagation
-    targets = torch.from_numpy(np.repeat(np.arange(p.n_targets), np.diff(p.indptr))).to(x.device)
-    sources = torch.from_numpy(p.sources.astype(np.int64)).to(x.device)
-    messages = x[sources] * torch.from_numpy(p.weights).to(x.device)[:, None]
-    out = x.new_zeros(p.n_targets, x.shape[1]).index_add(0, targets, messages)
-    return normalize(out, eps=1e-30) if normalise else out
-
-
-def multiply(x: Tensor, propagation: Propagation, normalise: bool = False) -> Tensor:
-    """propagation @ x (n_targets, d), differentiable in x; `normalise` gives rows of length 1."""
-    if x.device.type == "cpu" and x.dtype == torch.float32:
-        product: Tensor = _KernelProduct.apply(x, propagation, normalise)  # type: ignore[no-untyped-call]
-        return product
-    return torch_product(x, propagation, normalise)
-
-
-class _TakeRows(torch.autograd.Function):
-    """x[rows] for distinct rows; the gradient is then a copy, which is far cheaper than adding up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.n_rows = x.shape[0]
-        return x.detach()[rows]
-
-    @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (rows,) = ctx.saved_tensors
-        out = gradients[0].new_zeros(ctx.n_rows, gradients[0].shape[1])
-        out[rows] = gradients[0]
+        p: Propagation = ctx.propagation
+        out = torch.zeros(p.n_sources, gradients[0].shape[1])
+        run_ranges(
+            kernels.scatter,
+            p.column_ranges(out),
+            p.indptr,
+            p.sources,
+            p.weights,
+            _array(gradients[0]),
+            out.numpy(),
+        )
         return out, None
 
 
-def take_rows(x: Tensor, rows: Indices | None) -> Tensor:
-    """x[rows], where no row stands twice; all of x for None."""
-    if rows is None:
-        return x
-    taken: Tensor = _TakeRows.apply(x, torch.from_numpy(rows).to(x.device))  # type: ignore[no-untyped-call]
-    return taken
+class _KernelConvolution(torch.autograd.Function):
+    """Both sides' `convolve` in one function, so that each table gets its whole gradient in one array."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        ctx.sides, ctx.scale = (to_left, to_right), np.float32(scale)
+        ctx.lengths = []
+        tables = _array(left), _array(right)
+        outputs = []
+        for side, (rows, p) in enumerate(ctx.sides):
+            out, lengths = torch.empty(p.n_targets, left.shape[1]), np.empty(p.n_targets, dtype=np.float32)
+            edges = rows, p.indptr, p.sources, p.weights
+            vectors = tables[side], tables[1 - side], ctx.scale, out.numpy(), lengths
+            run_ranges(kernels.convolve, p.row_ranges, *edges, *vectors)
+            outputs.append(out)
+            ctx.lengths.append(lengths)
+        ctx.save_for_backward(left, right, *outputs)
+        return outputs[0], outputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        saved = [_array(tensor) for tensor in ctx.saved_tensors]
+        tables, outputs = saved[:2], saved[2:]
+        found = [torch.zeros(table.shape) for table in tables]
+        arrays = [tensor.numpy() for tensor in found]
+        for side, (rows, p) in enumerate(ctx.sides):
+            edges = rows, p.indptr, p.sources, p.weights
+            forward = tables[side], ctx.scale, outputs[side], ctx.lengths[side]
+            into = arrays[side], arrays[1 - side]
+            columns = p.column_ranges(gradients[side])
+            run_ranges(kernels.convolve_backward, columns, *edges, *forward, _array(gradients[side]), *into)
+        return found[0], found[1], None, None, None
+
+
+def _array(x: Tensor) -> npt.NDArray[np.float32]:
+    array: npt.NDArray[np.float32] = x.detach().contiguous().numpy()
+    return array
+
+
+def _by_kernels(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32
+
+
+def torch_product(x: Tensor, propagation: Propagation) -> Tensor:
+    """propagation @ x in ordinary torch operations, for devices the kernels do not reach."""
+    p = propagation
+    targets = torch.from_numpy(np.repeat(np.arange(p.n_targets), np.diff(p.indptr))).to(x.device)
+    sources = torch.from_numpy(p.sources.astype(np.int64)).to(x.device)
+    messages = x[sources] * torch.from_numpy(p.weights).to(x.device, x.dtype)[:, None]
+    return x.new_zeros(p.n_targets, x.shape[1]).index_add(0, targets, messages)
+
+
+def multiply(x: Tensor, propagation: Propagation) -> Tensor:
+    """propagation @ x (n_targets, d), differentiable in x."""
+    if not _by_kernels(x):
+        return torch_product(x, propagation)
+    product: Tensor = _KernelProduct.apply(x, propagation)  # type: ignore[no-untyped-call]
+    return product
+
+
+def torch_convolution(
+    left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`convolution` in ordinary torch operations."""
+    outputs = []
+    for own, other, (rows, propagation) in ((left, right, to_left), (right, left, to_right)):
+        layer = torch_product(other, propagation)
+        base = own[torch.from_numpy(rows).to(own.device)]
+        outputs.append(base + (layer * scale if scale else normalize(layer, eps=1e-30)))
+    return outputs[0], outputs[1]
+
+
+def convolution(
+    left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
+) -> tuple[Tensor, Tensor]:
+    """For both sides: the chosen rows' own vectors plus one propagation from the other side.
+
+    The propagated rows are multiplied by `scale`, or brought to length 1 where it is 0.
+    """
+    if not _by_kernels(left):
+        return torch_convolution(left, right, to_left, to_right, scale)
+    outputs: tuple[Tensor, Tensor] = _KernelConvolution.apply(left, right, to_left, to_right, scale)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 def light_gcn(
-    graph: BipartiteGraph,
-    left: Tensor,
-    right: Tensor,
-    n_layers: int,
-    left_rows: Indices | None = None,
-    right_rows: Indices | None = None,
-    left_mask: Mask | None = None,
-    right_mask: Mask | None = None,
-    normalise_layers: bool = True,
-    degrees: Degrees = "after",
+    selection: Selection, left: Tensor, right: Tensor, n_layers: int, normalise_layers: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Light graph convolution: outputs of the chosen rows on both sides (all rows by default).
+    """Light graph convolution: outputs of the selected rows on both sides.
 
     Layer k of the left side is the weighted sum of layer k-1 of the right side's neighbours, and the
     other way round. The output is layer 0 plus each propagated layer scaled to length 1
     (`normalise_layers`), or the sum of layer k / (k + 1) without scaling.
     """
-    sides = (
-        (graph.left, left_rows, graph.left.everything if left_mask is None else left_mask),
-        (graph.right, right_rows, graph.right.everything if right_mask is None else right_mask),
-    )
-    outputs = [take_rows(left, left_rows), take_rows(right, right_rows)]
-    layers = left, right
-    for k in range(1, n_layers):  # inner layers need all rows: each is a neighbour of something
-        to_left, to_right = (direction.select(None, mask, degrees) for direction, _, mask in sides)
-        layers = multiply(layers[1], to_left), multiply(layers[0], to_right)
-        for side, (_, rows, _) in enumerate(sides):
-            layer = take_rows(layers[side], rows)
-            outputs[side] = outputs[side] + (normalize(layer) if normalise_layers else layer / (k + 1))
-    for side, (direction, rows, mask) in enumerate(sides):  # the last layer: only the rows asked for
-        layer = multiply(layers[1 - side], direction.select(rows, mask, degrees), normalise_layers)
-        outputs[side] = outputs[side] + (layer if normalise_layers else layer / (n_layers + 1))
+    scale = 0.0 if normalise_layers else 1 / 2
+    outputs = list(convolution(left, right, selection.left, selection.right, scale))
+    for k in range(2, n_layers + 1):  # layer k of the chosen rows needs layer k - 1 of every row
+        assert selection.whole is not None
+        left, right = multiply(right, selection.whole[0]), multiply(left, selection.whole[1])
+        for side, (source, (_, propagation)) in enumerate(((right, selection.left), (left, selection.right))):
+            layer = multiply(source, propagation)
+            scaled = normalize(layer, eps=1e-30) if normalise_layers else layer / (k + 1)
+            outputs[side] = outputs[side] + scaled
     return outputs[0], outputs[1]

@@ -9,17 +9,20 @@ range, in a fixed order, so results do not depend on the number of threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-SMALL = 20_000
-"""Below this much work (edges, elements) a second thread costs more than it saves."""
+Result = TypeVar("Result")
+
+SMALL = 50_000
+"""Below this much work, counted in vector operations of some ten nanoseconds (an edge of `gather`, sixteen
+edges of a mask), waking a second thread costs more than it saves."""
 
 
 def n_threads() -> int:
@@ -30,7 +33,23 @@ def n_threads() -> int:
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
     """One pool per process, since threads do not survive a fork."""
-    return ThreadPoolExecutor(n_threads(), thread_name_prefix=f"coheat-{process}")
+    name = f"coheat-{process}"
+    return ThreadPoolExecutor(n_threads(), thread_name_prefix=name, initializer=_use_one_torch_thread)
+
+
+def _use_one_torch_thread() -> None:
+    import torch  # here, so that evaluation without torch needs none
+
+    torch.set_num_threads(1)  # of this pool thread only
+
+
+def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Results of independent tasks, run side by side.
+
+    Within a task torch uses one thread (see `_pool`), so tasks neither wait for each other nor crowd out.
+    """
+    futures = [_pool(os.getpid()).submit(task) for task in tasks[1:]]
+    return [tasks[0](), *(future.result() for future in futures)]
 
 
 def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *arguments: Any) -> None:

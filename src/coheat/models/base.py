@@ -6,7 +6,7 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices, Sparse
-from coheat.data.sampling import Triples, triples
+from coheat.data.sampling import triples
 from coheat.errors import ConfigError
 from coheat.rng import Randomness
 
@@ -109,8 +109,11 @@ class Model(nn.Module):
         """Called before each epoch's batches; schedules and per-epoch draws go here."""
         self.progress = progress
 
-    def batches(self, batch_size: int) -> Iterator[Triples]:
-        """This epoch's batches: every training interaction once, shuffled, with one negative each."""
+    def batches(self, batch_size: int) -> Iterable[Any]:
+        """This epoch's batches: every training interaction once, shuffled, with one negative each.
+
+        A model may yield batches of a kind of its own; `loss` and `step` get what this yields.
+        """
         rng = self.rng.generator("batches", self.progress.epoch)
         return triples(self.data.user_bundle, batch_size, rng)
 
@@ -118,7 +121,7 @@ class Model(nn.Module):
         """How many batches `batches` yields, for the progress bar."""
         return max(int(self.data.user_bundle.nnz) // batch_size, 1)
 
-    def loss(self, batch: Triples) -> dict[str, Tensor]:
+    def loss(self, batch: Any) -> dict[str, Tensor]:
         """Named terms, already weighted; their sum is minimised."""
         raise NotImplementedError
 
@@ -130,7 +133,7 @@ class Model(nn.Module):
         settings = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
         return [torch.optim.Adam(parameters, fused=True, **settings)]
 
-    def step(self, batch: Triples, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    def step(self, batch: Any, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
         """One optimisation step; models with alternating optimisers override it."""
         (optimizer,) = optimizers
         optimizer.zero_grad(set_to_none=True)

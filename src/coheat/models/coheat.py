@@ -18,7 +18,7 @@ Where the published figures were produced by something else than the paper's tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,11 +26,21 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, triples
-from coheat.graph.bipartite import BipartiteGraph, Direction, Mask, light_gcn, multiply
-from coheat.losses import alignment, bpr, uniformity
+from coheat.graph.bipartite import (
+    BipartiteGraph,
+    Direction,
+    Mask,
+    Propagation,
+    Selection,
+    light_gcn,
+    multiply,
+)
+from coheat.graph.prefetch import Prefetched
+from coheat.losses import alignment, bpr, dot_rows, uniformity
 from coheat.models.base import Model, ModelConfig, Progress, Vectors
 from coheat.rng import Randomness
 
@@ -140,6 +150,20 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A batch with everything about it that does not depend on the parameters, made ahead of its turn.
+
+    The selections hold just the rows the batch needs, without the dropped edges: its users and bundles, and
+    the items that its bundles still have, which are also the columns of `pooling`.
+    """
+
+    rows: Rows
+    history: Selection
+    affiliation: Selection
+    pooling: Propagation
+
+
+@dataclass(frozen=True)
 class Views:
     """Both views of some users and bundles, each (rows, d)."""
 
@@ -210,7 +234,12 @@ class CoHeat(Model):
             return torch.full_like(self.popularity, 0.5)
         return torch.tanh(self.popularity / temperature)
 
-    def batches(self, batch_size: int) -> Iterator[Triples]:
+    def batches(self, batch_size: int) -> Iterable[Prepared]:
+        """This epoch's batches, each prepared while the one before it is learned from."""
+        return Prefetched(self.prepare(batch, self.batch_masks()) for batch in self.triples(batch_size))
+
+    def triples(self, batch_size: int) -> Iterator[Triples]:
+        """The bare batches: every interaction once, with a negative."""
         rng = self.rng.generator("batches", self.progress.epoch)
         candidates = self.warm_bundles if self.config.negatives == "warm" else None
         return triples(self.data.user_bundle, batch_size, rng, candidates, self.config.drop_last_batch)
@@ -241,62 +270,48 @@ class CoHeat(Model):
             self._masks = self.draw_masks(self.dropout_rng)
         return self._masks
 
-    def views(
-        self, users: Indices | None = None, bundles: Indices | None = None, masks: Masks | None = None
-    ) -> Views:
-        """Both views of the chosen rows (all by default) on the dropped (or whole) graphs."""
-        config = self.config
-        options = {
-            "n_layers": config.n_layers,
-            "normalise_layers": config.normalise_layers,
-            "degrees": config.dropout_degrees,
-        }
-        history_users, history_bundles = light_gcn(
-            self.history,
-            self.users,
-            self.bundles,
-            left_rows=users,
-            right_rows=bundles,
-            left_mask=masks.history_users if masks else None,
-            right_mask=masks.history_bundles if masks else None,
-            **options,
+    def prepare(self, batch: Triples, masks: Masks) -> Prepared:
+        """Choose the rows and edges a batch needs when just these edges stay."""
+        config, rows = self.config, Rows.of(batch, self.users.device)
+        options = {"degrees": config.dropout_degrees, "n_layers": config.n_layers}
+        pooled = self.pooling.select(rows.bundles, masks.pooling)
+        items, pooling = pooled.on_needed_sources()
+        return Prepared(
+            rows,
+            self.history.select(
+                (rows.users, rows.bundles), (masks.history_users, masks.history_bundles), **options
+            ),
+            self.affiliation.select(
+                (rows.users, items), (masks.affiliation_users, masks.affiliation_items), **options
+            ),
+            pooling,
         )
-        if masks is None:
-            items, pooling = None, self.pooling.full
-        else:
-            assert bundles is not None
-            items, pooling = self.pooling.select(bundles, masks.pooling).on_needed_sources()
-        affiliation_users, affiliation_items = light_gcn(
-            self.affiliation,
-            self.users if self.affiliation_user_table is None else self.affiliation_user_table,
-            self.items,
-            left_rows=users,
-            right_rows=items,
-            left_mask=masks.affiliation_users if masks else None,
-            right_mask=masks.affiliation_items if masks else None,
-            **options,
-        )
+
+    def views(self, prepared: Prepared | None = None) -> Views:
+        """Both views of a batch's users and bundles, or of all on the whole graphs."""
+        history = prepared.history if prepared else self.history.full
+        affiliation = prepared.affiliation if prepared else self.affiliation.full
+        pooling = prepared.pooling if prepared else self.pooling.full
+        options = self.config.n_layers, self.config.normalise_layers
+        item_users = self.users if self.affiliation_user_table is None else self.affiliation_user_table
+        history_users, history_bundles = light_gcn(history, self.users, self.bundles, *options)
+        affiliation_users, affiliation_items = light_gcn(affiliation, item_users, self.items, *options)
         affiliation_bundles = multiply(affiliation_items, pooling)
         return Views(
             history_users, history_bundles, affiliation_users, affiliation_bundles, affiliation_items
         )
 
-    def loss(self, batch: Triples) -> dict[str, Tensor]:
-        return self.loss_given(batch, self.batch_masks())
-
-    def loss_given(self, batch: Triples, masks: Masks) -> dict[str, Tensor]:
-        """The loss when just these edges stay; what the oracle in the tests recomputes."""
-        rows = Rows.of(batch, self.users.device)
-        views = self.views(rows.users, rows.bundles, masks)
+    def loss(self, batch: Prepared) -> dict[str, Tensor]:
+        rows, views = batch.rows, self.views(batch)
         bundles = torch.from_numpy(rows.bundles).to(self.users.device)
         weights = self.history_weights(float(self.temperature))[bundles, None]
         user_vectors = torch.cat([views.history_users, views.affiliation_users], 1)
         bundle_vectors = torch.cat(
             [weights * views.history_bundles, (1 - weights) * views.affiliation_bundles], 1
         )
-        chosen = user_vectors[rows.user_at]
-        positive = (chosen * bundle_vectors[rows.positive_at]).sum(1)
-        negative = (chosen * bundle_vectors[rows.negative_at]).sum(1)
+        user_at = torch.cat([rows.user_at, rows.user_at])
+        bundle_at = torch.cat([rows.positive_at, rows.negative_at])
+        positive, negative = dot_rows(user_vectors, bundle_vectors, user_at, bundle_at).chunk(2)
         terms = {"bpr": bpr(positive, negative)}
         if self.config.contrast_weight > 0:
             terms["contrast"] = self.config.contrast_weight * self._contrast(views, rows)
@@ -308,16 +323,14 @@ class CoHeat(Model):
     def _contrast(self, views: Views, rows: Rows) -> Tensor:
         """Alignment between the views and uniformity within each, for the batch's users and positives."""
         n_positives = len(rows.positive_counts)
+        users = views.history_users, views.affiliation_users
+        bundles = views.history_bundles[:n_positives], views.affiliation_bundles[:n_positives]
         parts = [
-            (views.history_users, views.affiliation_users, rows.user_counts),
-            (
-                views.history_bundles[:n_positives],
-                views.affiliation_bundles[:n_positives],
-                rows.positive_counts,
-            ),
+            (normalize(h), normalize(a), counts)
+            for (h, a), counts in ((users, rows.user_counts), (bundles, rows.positive_counts))
         ]
         aligned = torch.stack([alignment(h, a, counts) for h, a, counts in parts]).sum()
-        spread = torch.stack([uniformity(x, counts) for h, a, counts in parts for x in (h, a)]).sum()
+        spread = uniformity([(x, counts) for h, a, counts in parts for x in (h, a)]).sum()
         return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
