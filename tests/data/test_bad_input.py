@@ -512,7 +512,17 @@ CASES = [
         "error",
         "user_item.parquet",
         2,
-        "1 item_id like '7.5': not a whole number (row 2)",
+        "1 item_id like '7.5': not a whole number that is exact (row 2)",
+        also=1,
+    ),
+    Case(
+        "number too large to be exact",
+        SHOP,
+        parquet_shop(user_id=["ann", "bob"], item_id=[7.0, 2.0**60]),
+        "error",
+        "user_item.parquet",
+        2,
+        "1 item_id like '1.152921504606847e+18': not a whole number that is exact",
         also=1,
     ),
     Case(

@@ -208,10 +208,13 @@ def test_a_split_in_tables(suffix: str, tmp_path: Path) -> None:
 
 
 def test_the_union_of_a_split_keeps_times_where_all_parts_have_them(tmp_path: Path) -> None:
-    data = read_data(write_parts(tmp_path / "all", ".csv", timestamps=True))
+    shop = write_parts(tmp_path / "all", ".csv", timestamps=True)
+    (shop / "user_bundle_train.csv").write_text("user_id,bundle_id,timestamp\neve,box,7\nbob,sun,5\n")
+    (shop / "user_bundle_validation.csv").write_text("user_id,bundle_id,timestamp\nann,tea,3\n")
+    (shop / "user_bundle_test.csv").write_text("user_id,bundle_id,timestamp\nann,sun,9\n")
+    data = read_data(shop)
     assert data.timestamps is not None
-    # ann: sun (second row of train), tea (first); bob: sun; eve: box
-    assert data.timestamps.tolist() == [1, 0, 10, 20]
+    assert data.timestamps.tolist() == [9, 3, 5, 7]  # ann: sun, tea; bob: sun; eve: box
     some = write_parts(tmp_path / "some", ".csv", timestamps=True)
     (some / "user_bundle_test.csv").write_text("user_id,bundle_id\neve,box\n")
     assert read_data(some).timestamps is None

@@ -33,6 +33,13 @@ def test_table_1_by_hand() -> None:
     assert found.top_10_percent_share == found.top_20_percent_share == pytest.approx(6 / 9)
 
 
+def test_the_tenth_of_twenty_bundles_is_two() -> None:
+    taken = [(f"u{n}", f"b{bundle:02}") for bundle in range(20) for n in range(20 - bundle)]
+    found = stats(small_data(taken))
+    assert found.top_10_percent_share == pytest.approx((20 + 19) / 210)
+    assert found.top_20_percent_share == pytest.approx((20 + 19 + 18 + 17) / 210)
+
+
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=30))
 def test_gini_equals_its_definition(values: list[int]) -> None:
     total = sum(values)

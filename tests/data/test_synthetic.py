@@ -151,6 +151,13 @@ def recall_by_overlap(made: Split, shuffle: bool = False) -> float:
     return float((hits[users] / wanted[users].sum(1)).mean())
 
 
+def test_bundles_are_taken_for_their_items() -> None:
+    shared = (DEMO.user_item @ DEMO.bundle_item.T).toarray()
+    users, bundles = pairs(DEMO.user_bundle)
+    assert (shared[users, bundles] > 0).mean() > 0.9
+    assert (shared > 0).mean() < 0.25
+
+
 def test_bundles_that_nobody_has_taken_are_predictable_from_their_items() -> None:
     made = split(DEMO, "cold")
     assert recall_by_overlap(made) > 0.2

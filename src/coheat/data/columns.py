@@ -18,6 +18,7 @@ from coheat.data.dataset import Indices
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 
 MISSING_WORDS = ("nan", "NaN", "NAN", "null", "NULL", "none", "None", "NA", "N/A", "<NA>", "NaT")
+INTEGERS_OR_TEXTS = "make the column integers or texts"
 MILLISECONDS = 100_000_000_000
 """As Unix seconds this is the year 5138, as milliseconds 1973: a value above is hardly seconds."""
 
@@ -51,7 +52,7 @@ def encode_ids(column: Column) -> CodedIds:
     values = _plain(column.values)
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or _is_text(values.type)):
         what = f"{column.name} is of type {values.type}"
-        column.problems.error(column.source, what, "make the column integers or texts")
+        column.problems.error(column.source, what, INTEGERS_OR_TEXTS)
         return CodedIds(pa.array([], pa.string()), np.full(len(values), -1, dtype=np.int64))
     codes, distinct = _distinct(values)
     texts, valid, why = _as_texts(distinct)
@@ -111,7 +112,7 @@ def _as_texts(distinct: Any) -> tuple[Any, npt.NDArray[np.bool_], tuple[str, str
         whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
         texts = pa.array(np.where(whole, numbers, 0).astype(np.int64)).cast(pa.string())
         texts = pc.if_else(pa.array(np.isnan(numbers)), "", texts)
-        return texts, whole | np.isnan(numbers), ("not a whole number", "make the column integers or texts")
+        return texts, whole | np.isnan(numbers), ("not a whole number that is exact", INTEGERS_OR_TEXTS)
     why = ("not UTF-8 text", "write ids as UTF-8 text")
     try:
         return distinct.cast(pa.string()), np.ones(len(distinct), dtype=bool), why
