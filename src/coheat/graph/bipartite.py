@@ -45,9 +45,17 @@ class Propagation:
         """How threads share the targets."""
         return balanced_ranges(self.indptr)
 
-    def column_ranges(self, x: Tensor) -> Indices:
-        """How threads share the columns of x (n_targets, d) when rows are scattered to the sources."""
-        return even_ranges(x.shape[1], len(self.sources) + x.shape[0])
+    @cached_property
+    def transposed(self) -> Propagation:
+        """The matrix from sources to targets; the backward pass gathers with it."""
+        parts = kernels.transpose(self.indptr, self.sources, self.weights, self.n_sources)
+        return Propagation(*parts, self.n_targets)
+
+    def gather(self, x: npt.NDArray[np.float32]) -> Tensor:
+        """The product with x (n_sources, d) by compiled kernels, rows shared by threads."""
+        out = torch.empty(self.n_targets, x.shape[1])
+        run_ranges(kernels.gather, self.row_ranges, self.indptr, self.sources, self.weights, x, out.numpy())
+        return out
 
     def on_needed_sources(self) -> tuple[Indices, Propagation]:
         """The distinct sources that have an edge, and the same matrix with just these as columns."""
@@ -109,7 +117,7 @@ class Direction:
         if degrees == "before":
             target_degrees = target_degrees[rows]
         weights = np.empty(len(sources), dtype=np.float32)
-        ranges = balanced_ranges(indptr)
+        ranges = even_ranges(len(rows), len(sources) // 8)
         if self.weighting == "mean":
             run_ranges(kernels.weigh_mean, ranges, indptr, target_degrees, weights)
         else:
@@ -172,25 +180,12 @@ class _KernelProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, propagation: Propagation) -> Tensor:
-        p = ctx.propagation = propagation
-        out = torch.empty(p.n_targets, x.shape[1])
-        run_ranges(kernels.gather, p.row_ranges, p.indptr, p.sources, p.weights, _array(x), out.numpy())
-        return out
+        ctx.propagation = propagation
+        return propagation.gather(_array(x))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        p: Propagation = ctx.propagation
-        out = torch.zeros(p.n_sources, gradients[0].shape[1])
-        run_ranges(
-            kernels.scatter,
-            p.column_ranges(out),
-            p.indptr,
-            p.sources,
-            p.weights,
-            _array(gradients[0]),
-            out.numpy(),
-        )
-        return out, None
+        return ctx.propagation.transposed.gather(_array(gradients[0])), None
 
 
 class _KernelConvolution(torch.autograd.Function):
@@ -200,8 +195,7 @@ class _KernelConvolution(torch.autograd.Function):
     def forward(
         ctx: Any, left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
     ) -> tuple[Tensor, Tensor]:
-        ctx.sides, ctx.scale = (to_left, to_right), np.float32(scale)
-        ctx.lengths = []
+        ctx.sides, ctx.scale, ctx.lengths = (to_left, to_right), np.float32(scale), []
         tables = _array(left), _array(right)
         outputs = []
         for side, (rows, p) in enumerate(ctx.sides):
@@ -216,17 +210,20 @@ class _KernelConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        saved = [_array(tensor) for tensor in ctx.saved_tensors]
-        tables, outputs = saved[:2], saved[2:]
-        found = [torch.zeros(table.shape) for table in tables]
-        arrays = [tensor.numpy() for tensor in found]
+        """A table's gradient: what its rows passed on to the other side, plus what came to its own rows."""
+        left, right, *outputs = (_array(tensor) for tensor in ctx.saved_tensors)
+        arrays = [_array(gradient) for gradient in gradients]
+        found = []
         for side, (rows, p) in enumerate(ctx.sides):
-            edges = rows, p.indptr, p.sources, p.weights
-            forward = tables[side], ctx.scale, outputs[side], ctx.lengths[side]
-            into = arrays[side], arrays[1 - side]
-            columns = p.column_ranges(gradients[side])
-            run_ranges(kernels.convolve_backward, columns, *edges, *forward, _array(gradients[side]), *into)
-        return found[0], found[1], None, None, None
+            message = np.empty_like(arrays[side])
+            forward = (left, right)[side], ctx.scale, outputs[side], ctx.lengths[side]
+            ranges = even_ranges(len(rows))
+            run_ranges(kernels.convolve_backward, ranges, rows, *forward, arrays[side], message)
+            found.append(p.transposed.gather(message))
+        to_right, to_left = found  # messages to the left side's rows came from the right table
+        for (rows, _), direct, table in zip(ctx.sides, arrays, (to_left, to_right), strict=True):
+            run_ranges(kernels.add_rows, even_ranges(len(rows)), rows, direct, table.numpy())
+        return to_left, to_right, None, None, None
 
 
 def _array(x: Tensor) -> npt.NDArray[np.float32]:

@@ -130,22 +130,6 @@ def gather(start, stop, indptr, sources, weights, x, out):
 
 
 @compiled
-def scatter(start, stop, indptr, sources, weights, x, out):
-    """out[source] += weight * x[target], the transpose of `gather`, for columns start to stop.
-
-    Threads share the columns instead of the rows: no two write the same number, none has to wait, and
-    every number is summed in the same order whatever the number of threads.
-    """
-    for t in range(len(indptr) - 1):
-        row = x[t, start:stop]
-        for e in range(indptr[t], indptr[t + 1]):
-            target = out[sources[e], start:stop]
-            w = weights[e]
-            for j in range(stop - start):
-                target[j] += w * row[j]
-
-
-@compiled
 def convolve(start, stop, rows, indptr, sources, weights, base, x, scale, out, lengths):
     """out[t] = base[rows[t]] + p / |p|, where p = sum over edges of weight * x[source]; lengths[t] = |p|.
 
@@ -168,35 +152,50 @@ def convolve(start, stop, rows, indptr, sources, weights, base, x, scale, out, l
 
 
 @compiled
-def convolve_backward(
-    start, stop, rows, indptr, sources, weights, base, scale, out, lengths, gradient, base_grad, x_grad
-):
-    """Add the gradients of `convolve` with respect to base and x, for columns start to stop (see `scatter`).
+def convolve_backward(start, stop, rows, base, scale, out, lengths, gradient, message):
+    """message[t] = gradient of the sum p in `convolve`, which goes on to the sources.
 
     A normalised row u = p / |p| passes (g - u <u, g>) / |p| on to p; u is the row without its base.
     """
     width = gradient.shape[1]
-    message = np.empty(stop - start, np.float32)
-    for t in range(len(indptr) - 1):
-        g, own, full = gradient[t], base[rows[t]], out[t]
+    for t in range(start, stop):
+        g, own, full, to_sum = gradient[t], base[rows[t]], out[t], message[t]
         inner, factor = np.float32(0.0), scale
         if scale == 0 and lengths[t] > 0:
             factor = np.float32(1.0) / lengths[t]
             for j in range(width):
                 inner += (full[j] - own[j]) * g[j]
-        g, own, full, direct = (
-            g[start:stop],
-            own[start:stop],
-            full[start:stop],
-            base_grad[rows[t], start:stop],
-        )
-        for j in range(stop - start):
-            message[j] = (g[j] - (full[j] - own[j]) * inner) * factor
-            direct[j] += g[j]
+        for j in range(width):
+            to_sum[j] = (g[j] - (full[j] - own[j]) * inner) * factor
+
+
+@compiled
+def add_rows(start, stop, rows, x, out):
+    """out[rows[t]] += x[t]; no row stands twice, so that threads never meet."""
+    width = x.shape[1]
+    for t in range(start, stop):
+        target, row = out[rows[t]], x[t]
+        for j in range(width):
+            target[j] += row[j]
+
+
+@compiled
+def transpose(indptr, sources, weights, n_sources):
+    """The same edges grouped by source: for each, its targets and weights (a counting sort)."""
+    new_indptr = np.zeros(n_sources + 1, np.int64)
+    for e in range(len(sources)):
+        new_indptr[sources[e] + 1] += 1
+    for s in range(n_sources):
+        new_indptr[s + 1] += new_indptr[s]
+    place = new_indptr[:-1].copy()
+    targets, new_weights = np.empty(len(sources), np.int32), np.empty(len(sources), np.float32)
+    for t in range(len(indptr) - 1):
         for e in range(indptr[t], indptr[t + 1]):
-            target, w = x_grad[sources[e], start:stop], weights[e]
-            for j in range(stop - start):
-                target[j] += w * message[j]
+            at = place[sources[e]]
+            targets[at] = t
+            new_weights[at] = weights[e]
+            place[sources[e]] = at + 1
+    return new_indptr, targets, new_weights
 
 
 @compiled
@@ -213,7 +212,11 @@ def dot_rows(start, stop, x, y, x_at, y_at, out):
 
 @compiled
 def dot_rows_backward(start, stop, x, y, x_at, y_at, gradient, x_grad, y_grad):
-    """Add the gradients of `dot_rows`, for columns start to stop."""
+    """Add the gradients of `dot_rows`, for columns start to stop.
+
+    Threads share the columns instead of the rows: no two write the same number, and every number is summed
+    in the same order whatever the number of threads.
+    """
     for n in range(len(x_at)):
         a, b, w = x[x_at[n], start:stop], y[y_at[n], start:stop], gradient[n]
         a_grad, b_grad = x_grad[x_at[n], start:stop], y_grad[y_at[n], start:stop]

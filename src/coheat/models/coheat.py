@@ -162,6 +162,13 @@ class Prepared:
     affiliation: Selection
     pooling: Propagation
 
+    def for_gradients(self) -> None:
+        """Transpose now what the backward pass will need transposed."""
+        for selection in (self.history, self.affiliation):
+            for _, propagation in (selection.left, selection.right):
+                _ = propagation.transposed
+        _ = self.pooling.transposed
+
 
 @dataclass(frozen=True)
 class Views:
@@ -276,7 +283,7 @@ class CoHeat(Model):
         options = {"degrees": config.dropout_degrees, "n_layers": config.n_layers}
         pooled = self.pooling.select(rows.bundles, masks.pooling)
         items, pooling = pooled.on_needed_sources()
-        return Prepared(
+        prepared = Prepared(
             rows,
             self.history.select(
                 (rows.users, rows.bundles), (masks.history_users, masks.history_bundles), **options
@@ -286,6 +293,8 @@ class CoHeat(Model):
             ),
             pooling,
         )
+        prepared.for_gradients()
+        return prepared
 
     def views(self, prepared: Prepared | None = None) -> Views:
         """Both views of a batch's users and bundles, or of all on the whole graphs."""
