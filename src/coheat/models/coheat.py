@@ -39,7 +39,7 @@ from coheat.graph.bipartite import (
     light_gcn,
     multiply,
 )
-from coheat.graph.prefetch import Prefetched
+from coheat.graph.prefetch import prefetched
 from coheat.losses import alignment, bpr, dot_rows, uniformity
 from coheat.models.base import Model, ModelConfig, Progress, Vectors
 from coheat.rng import Randomness
@@ -243,7 +243,7 @@ class CoHeat(Model):
 
     def batches(self, batch_size: int) -> Iterable[Prepared]:
         """This epoch's batches, each prepared while the one before it is learned from."""
-        return Prefetched(self.prepare(batch, self.batch_masks()) for batch in self.triples(batch_size))
+        return prefetched(self.prepare(batch, self.batch_masks()) for batch in self.triples(batch_size))
 
     def triples(self, batch_size: int) -> Iterator[Triples]:
         """The bare batches: every interaction once, with a negative."""
