@@ -1,0 +1,192 @@
+"""coheat demo: the whole walk on a made-up shop, with a report to read."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, print_json, problem
+
+if TYPE_CHECKING:
+    from coheat.demo import Demo, NewBundle, Scenario, ShownUser, Viewer
+
+
+@app.command()
+def demo(
+    out: Path = typer.Option(Path("demo"), "--out", metavar="DIR", help="Where data, runs and report go."),
+    seed: int = typer.Option(0, min=0, help="Same seed, same shop and same numbers."),
+    quick: bool = typer.Option(False, "--quick", help="A tiny shop and a few epochs: seconds, poor numbers."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything that was found as JSON."),
+) -> None:
+    """Train and judge CoHeat on a made-up shop, recommend, add a new bundle, and write a report.
+
+    Takes a minute or two on two cores. Run again, it replaces its own output and nothing else.
+
+    Examples:
+
+        coheat demo --out demo
+
+        coheat demo --quick --json
+    """
+    from coheat.demo import run_demo
+    from coheat.report import write_report
+    from coheat.training import TrainingInterrupted
+
+    viewer = None if as_json else _printing_viewer()
+    try:
+        found = run_demo(out, seed, quick, viewer, program())
+    except TrainingInterrupted:
+        problem("interrupted; start the demo again to see all of it")
+        raise typer.Exit(130) from None
+    report = write_report(found)
+    if as_json:
+        print_json(found.to_dict() | {"report": str(report)})
+        return
+    _show_end(found, report)
+
+
+def program() -> str:
+    """How this very program can be called again: by name where the shell finds it, else by its path."""
+    called, found = Path(sys.argv[0]), shutil.which("coheat")
+    if called.stem != "coheat" or (found and called.exists() and called.samefile(found)):
+        return "coheat"
+    return str(called)
+
+
+def _printing_viewer() -> Viewer:
+    """A viewer that prints; made here, because its base imports torch."""
+    from coheat.data import BundleData
+    from coheat.data.stats import stats
+    from coheat.demo import Viewer
+    from coheat.progress import ProgressBar
+    from coheat.training import Watcher
+
+    class Printing(Viewer):
+        def world(self, data: BundleData) -> None:
+            found = stats(data)
+            _headline("A made-up shop")
+            console.print(
+                f"{found.users:,} users took {found.bundles:,} bundles {found.user_bundle:,} times. The most "
+                f"popular fifth of the bundles has {found.top_20_percent_share:.0%} of that. "
+                f"A bundle holds {found.average_bundle_size:.0f} of {found.items:,} items.",
+                highlight=False,
+            )
+
+        def training(self, scenario: str) -> Watcher:
+            _headline(f"Scenario {scenario}: {EXPLAINED[scenario]}")
+            return ProgressBar()
+
+        def scenario(self, found: Scenario) -> None:
+            _show_scenario(found)
+
+        def user(self, shown: ShownUser) -> None:
+            _show_user(shown)
+
+        def new_bundle(self, shown: NewBundle) -> None:
+            _show_new_bundle(shown)
+
+    return Printing()
+
+
+EXPLAINED = {
+    "cold": "judged on bundles that nobody took in training",
+    "warm": "judged on held-out interactions of known bundles",
+    "all": "judged on half of each",
+}
+
+
+def _headline(text: str) -> None:
+    console.print(f"\n[bold]{text}[/]", highlight=False)
+
+
+def _show_scenario(found: Scenario) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from coheat.demo import K
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("test")
+    for name in (f"Recall@{K}", f"nDCG@{K}", "cold in lists", "epoch", "seconds"):
+        table.add_column(name, justify="right")
+    for model, report in found.models.items():
+        test = report["test"]
+        table.add_row(
+            model,
+            *(f"{test[f'{metric}@{K}']:.4f}" for metric in ("recall", "ndcg")),
+            f"{test[f'cold_share@{K}']:.0%}",
+            str(report["epoch"]),
+            f"{report['seconds']:.1f}",
+            style="bold" if model == "coheat" else None,
+        )
+    console.print(table)
+    console.print(found.verdict, highlight=False)
+
+
+def _show_user(shown: ShownUser) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    _headline(f"A list for {shown.user_id}, who has {len(shown.items)} items")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, side in (("rank", "right"), ("bundle", "left"), ("taken", "right"), ("they have", "right")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table.add_column("such as", overflow="ellipsis", no_wrap=True)
+    table.add_column("took it later")
+    for bundle in shown.recommended:
+        table.add_row(
+            str(bundle.rank),
+            bundle.bundle_id,
+            f"{bundle.times_taken} times" if bundle.times_taken else "never",
+            f"{len(bundle.shared_items)} of {bundle.size}",
+            ", ".join(bundle.shared_items[:2]),
+            "[green]yes[/]" if bundle.taken_later else "",
+        )
+    console.print(table)
+
+
+def _show_new_bundle(shown: NewBundle) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    _headline(f"A bundle that did not exist in training: {shown.bundle_id}")
+    console.print("made of", ", ".join(shown.items), highlight=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, side in (
+        ("rank", "right"),
+        ("who gets it", "left"),
+        ("they have", "right"),
+        ("score", "right"),
+    ):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for receiver in shown.audience[:5]:
+        table.add_row(
+            str(receiver.rank),
+            receiver.user_id,
+            f"{receiver.owned} of {len(shown.items)}",
+            f"{receiver.score:.3f}",
+        )
+    console.print(table)
+    first = shown.audience[0].user_id
+    place = (
+        f"stands at place {shown.list_of_first.index(shown.bundle_id) + 1} of {first}'s list"
+        if shown.bundle_id in shown.list_of_first
+        else f"does not reach the list of {first}"
+    )
+    console.print(
+        f"It {place} and enters the lists of {shown.lists_entered:,} of {shown.n_users:,} users. "
+        f"The average user has {shown.owned_on_average:.2f} of its items.",
+        highlight=False,
+    )
+
+
+def _show_end(found: Demo, report: Path) -> None:
+    _headline(f"Done in {found.seconds:.0f} s. The report: {report}")
+    console.print("Go on with:", highlight=False)
+    for command in found.commands:
+        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)

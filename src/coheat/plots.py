@@ -1,0 +1,173 @@
+"""Pictures of training and of results, as inline SVG that follows the page's colours, or as a PNG.
+
+Every `draw_...` works on axes that the caller owns, so that a page, a notebook and a picture for a README
+share them. Colours are those of a light page; `to_svg` replaces each by a CSS variable of the same name,
+so one picture suits light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coheat.storage import replacing_file
+
+Record = Mapping[str, Any]
+Values = Mapping[str, Mapping[str, float]]
+"""Numbers by group (along the axis) and series (one colour each)."""
+
+COLOURS = {
+    "ink": "#1f2430",
+    "muted": "#7a8194",
+    "line": "#d5d9e2",
+    "first": "#d9480f",
+    "second": "#1971c2",
+    "third": "#8a93a6",
+    "fourth": "#2b8a3e",
+}
+SERIES = ("first", "second", "third", "fourth")
+PANEL = (5.2, 3.1)
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each series, always the same for the same order."""
+    return {name: COLOURS[SERIES[n % len(SERIES)]] for n, name in enumerate(names)}
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    from cycler import cycler
+    from matplotlib import rc_context
+
+    settings = {
+        "axes.edgecolor": COLOURS["line"],
+        "axes.labelcolor": COLOURS["ink"],
+        "axes.titlesize": 11,
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.prop_cycle": cycler(color=[COLOURS[name] for name in SERIES]),
+        "font.size": 9.5,
+        "grid.color": COLOURS["line"],
+        "legend.frameon": False,
+        "text.color": COLOURS["ink"],
+        "xtick.color": COLOURS["muted"],
+        "ytick.color": COLOURS["muted"],
+        "svg.fonttype": "none",  # letters stay letters: small, sharp, and in the page's own font
+    }
+    with rc_context(settings):
+        yield
+
+
+def _figure(draws: Sequence[Callable[[Any], None]]) -> Any:
+    """One panel per draw, side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PANEL[0] * len(draws), PANEL[1]), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, draw in enumerate(draws, start=1):
+        draw(figure.add_subplot(1, len(draws), place))
+    return figure
+
+
+def to_svg(draw: Callable[[Any], None], name: str, description: str) -> str:
+    """One panel as SVG for an HTML page; `name`, unique on the page, keeps the ids of pictures apart."""
+    target = io.StringIO()
+    with _style():
+        from matplotlib import rcParams
+
+        rcParams["svg.hashsalt"] = name  # the same picture is the same text
+        _figure([draw]).savefig(target, format="svg", transparent=True, metadata={"Date": None})
+    text = target.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'href="#|url\(#', lambda match: f"{match[0]}{name}-", text)
+    text = re.sub(r"font: ([\d.]+)px[^;\"]*", r"font-size: \1px", text)
+    for colour, value in COLOURS.items():
+        text = text.replace(value, f"var(--{colour})")
+    label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    size = re.compile(r'<svg width="[^"]*" height="[^"]*"')
+    return size.sub(f'<svg role="img" aria-label="{label}"', text, count=1)
+
+
+def to_png(draws: Sequence[Callable[[Any], None]], path: Path) -> None:
+    """Panels side by side on white."""
+    with _style(), replacing_file(path) as aside:
+        _figure(draws).savefig(aside, format="png", dpi=110, facecolor="white")
+
+
+def draw_losses(axes: Any, history: Sequence[Record]) -> None:
+    """Each loss term's mean over the epochs; terms of different size get an axis each."""
+    names = list(history[0]["terms"])
+    epochs = [record["epoch"] for record in history]
+    for number, (name, colour) in enumerate(colours_of(names).items()):
+        place = axes if number == 0 else axes.twinx()
+        place.plot(epochs, [record["terms"][name] for record in history], color=colour)
+        place.set_ylabel(name, color=colour)
+        place.spines["right"].set_visible(number > 0)
+    axes.set(xlabel="epoch", xlim=(1, max(epochs[-1], 2)), title="Loss terms")
+
+
+def draw_heating(axes: Any, history: Sequence[Record], best_epoch: int) -> None:
+    """CoHeat's temperature (logarithmic) and the mean history weight of warm bundles."""
+    epochs = [record["epoch"] for record in history]
+    facts = [record["facts"] for record in history]
+    weight, heat = COLOURS["first"], COLOURS["second"]
+    axes.plot(epochs, [fact["history_weight"] for fact in facts], color=weight)
+    axes.set_ylabel("mean history weight", color=weight)
+    axes.set(xlabel="epoch", xlim=(1, max(epochs[-1], 2)), ylim=(0, 1), title="Heating")
+    other = axes.twinx()
+    other.plot(epochs, [fact["temperature"] for fact in facts], color=heat, linestyle="--")
+    other.set_yscale("log")
+    other.set_ylabel("temperature", color=heat)
+    other.spines["right"].set_visible(True)
+    _mark_best(axes, best_epoch)
+
+
+def draw_validation(
+    axes: Any, histories: Mapping[str, Sequence[Record]], best: Mapping[str, int], metric: str
+) -> None:
+    """A validation metric over the epochs, one line per scenario, a dot where the best epoch is."""
+    for name, colour in colours_of(list(histories)).items():
+        points = [(r["epoch"], r["validation"][metric]) for r in histories[name] if "validation" in r]
+        axes.plot(*zip(*points, strict=True), color=colour, label=name)
+        axes.plot(*next(point for point in points if point[0] == best[name]), "o", color=colour)
+    axes.set(xlabel="epoch", ylabel=metric, title="Validation; a dot is the chosen epoch")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:
+    """Bars with their numbers, grouped along the axis, one colour per series."""
+    groups = list(values)
+    series = list(values[groups[0]])
+    width = 0.8 / len(series)
+    for number, (name, colour) in enumerate(colours_of(series).items()):
+        places = [g + (number - (len(series) - 1) / 2) * width for g in range(len(groups))]
+        heights = [values[group][name] for group in groups]
+        bars = axes.bar(places, heights, width * 0.92, color=colour, label=name)
+        axes.bar_label(bars, [f"{h:.3f}".lstrip("0") if h else "0" for h in heights], fontsize=7.5, padding=1)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.tick_params(axis="x", length=0, labelcolor=COLOURS["ink"])
+    axes.margins(y=0.2)
+    axes.set(title=title, xlabel=label)
+    axes.legend(ncols=len(series), loc="upper left", fontsize=8.5)
+
+
+def _mark_best(axes: Any, epoch: int) -> None:
+    axes.axvline(epoch, color=COLOURS["muted"], linestyle=":", linewidth=1)
+    axes.annotate(
+        f" chosen: {epoch}",
+        (epoch, 0.98),
+        xycoords=("data", "axes fraction"),
+        va="top",
+        color=COLOURS["muted"],
+    )
