@@ -88,7 +88,7 @@ class _DotRows(torch.autograd.Function):
         ctx.save_for_backward(x, y, x_at, y_at)
         out = torch.empty(len(x_at))
         arrays = [tensor.detach().contiguous().numpy() for tensor in (x, y, x_at, y_at)]
-        run_ranges(kernels.dot_rows, even_ranges(len(out), len(out) * x.shape[1]), *arrays, out.numpy())
+        run_ranges(kernels.dot_rows, even_ranges(len(out)), *arrays, out.numpy())
         return out
 
     @staticmethod
@@ -96,7 +96,7 @@ class _DotRows(torch.autograd.Function):
         x, y, x_at, y_at = ctx.saved_tensors
         found = torch.zeros_like(x), torch.zeros_like(y)
         arrays = [tensor.contiguous().numpy() for tensor in (x, y, x_at, y_at, gradients[0], *found)]
-        run_ranges(kernels.dot_rows_backward, even_ranges(x.shape[1], len(x_at) * x.shape[1]), *arrays)
+        run_ranges(kernels.dot_rows_backward, even_ranges(x.shape[1], 2 * len(x_at)), *arrays)
         return *found, None, None
 
 

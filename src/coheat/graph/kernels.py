@@ -109,6 +109,19 @@ def renumber(sources, n_sources):
 
 
 @compiled
+def distinct(ids, n):
+    """The distinct ones among ids below n in ascending order, the place of each id among them, and counts."""
+    counts = np.zeros(n, np.int64)
+    for i in ids:
+        counts[i] += 1
+    found = np.flatnonzero(counts)
+    place = np.empty(n, np.int64)
+    for at in range(len(found)):
+        place[found[at]] = at
+    return found, place[ids], counts[found]
+
+
+@compiled
 def gather(start, stop, indptr, sources, weights, x, out):
     """out[t] = sum over edges of weight * x[source]; four edges at a time spare loads of out."""
     width = x.shape[1]

@@ -30,6 +30,7 @@ from torch.nn.functional import normalize
 
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, triples
+from coheat.graph import kernels
 from coheat.graph.bipartite import (
     BipartiteGraph,
     Direction,
@@ -125,15 +126,15 @@ class Rows:
     negative_at: Tensor
 
     @staticmethod
-    def of(batch: Triples, device: torch.device) -> Rows:
-        users, user_at, user_counts = np.unique(batch.users, return_inverse=True, return_counts=True)
-        positives, positive_at, positive_counts = np.unique(
-            batch.positives, return_inverse=True, return_counts=True
-        )
-        only_negatives = np.setdiff1d(batch.negatives, positives)
-        bundles = np.concatenate([positives, only_negatives])
-        order = np.argsort(bundles)
-        negative_at = order[np.searchsorted(bundles, batch.negatives, sorter=order)]
+    def of(batch: Triples, data: BundleData, device: torch.device) -> Rows:
+        users, user_at, user_counts = kernels.distinct(batch.users, data.n_users)
+        positives, positive_at, positive_counts = kernels.distinct(batch.positives, data.n_bundles)
+        negatives, _, _ = kernels.distinct(batch.negatives, data.n_bundles)
+        # A negative that is also a positive of the batch has its row there, the others follow behind.
+        place = np.full(data.n_bundles, -1)
+        place[positives] = np.arange(len(positives))
+        only_negatives = negatives[place[negatives] < 0]
+        place[only_negatives] = len(positives) + np.arange(len(only_negatives))
 
         def tensor(array: Indices, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.from_numpy(array).to(device, dtype)
@@ -142,10 +143,10 @@ class Rows:
             users,
             tensor(user_counts, torch.float32),
             tensor(user_at),
-            bundles,
+            np.concatenate([positives, only_negatives]),
             tensor(positive_counts, torch.float32),
             tensor(positive_at),
-            tensor(negative_at),
+            tensor(place[batch.negatives]),
         )
 
 
@@ -279,7 +280,7 @@ class CoHeat(Model):
 
     def prepare(self, batch: Triples, masks: Masks) -> Prepared:
         """Choose the rows and edges a batch needs when just these edges stay."""
-        config, rows = self.config, Rows.of(batch, self.users.device)
+        config, rows = self.config, Rows.of(batch, self.data, self.users.device)
         options = {"degrees": config.dropout_degrees, "n_layers": config.n_layers}
         pooled = self.pooling.select(rows.bundles, masks.pooling)
         items, pooling = pooled.on_needed_sources()
