@@ -44,12 +44,12 @@ def _use_one_torch_thread() -> None:
 
 
 def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Results of independent tasks, run side by side.
+    """Results of independent tasks, run side by side in threads in which torch uses one core each.
 
-    Within a task torch uses one thread (see `_pool`), so tasks neither wait for each other nor crowd out.
+    The calling thread only waits: its own torch operations would spread over all cores and crowd the tasks.
     """
-    futures = [_pool(os.getpid()).submit(task) for task in tasks[1:]]
-    return [tasks[0](), *(future.result() for future in futures)]
+    futures = [_pool(os.getpid()).submit(task) for task in tasks]
+    return [future.result() for future in futures]
 
 
 def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *arguments: Any) -> None:
