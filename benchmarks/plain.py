@@ -194,16 +194,16 @@ class PlainCoHeat(nn.Module):
         user_part = contrast(history_users, affiliation_users)
         return ranking, self.settings.contrast_weight * (bundle_part + user_part) / 2
 
-    def score_all(self, views: Views) -> Callable[[Tensor], Tensor]:
-        """A function from users (n,) to their scores of all bundles (n, B)."""
-        weight = self.history_weight()
 
-        def score(users: Tensor) -> Tensor:
-            history = views.history_users[users] @ views.history_bundles.T
-            affiliation = views.affiliation_users[users] @ views.affiliation_bundles.T
-            return weight * history + (1 - weight) * affiliation
+def scoring(views: Views, weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function from users (n,) to their scores of all bundles (n, B); `weight` (B,) is the history's."""
 
-        return score
+    def score(users: Tensor) -> Tensor:
+        history = views.history_users[users] @ views.history_bundles.T
+        affiliation = views.affiliation_users[users] @ views.affiliation_bundles.T
+        return weight * history + (1 - weight) * affiliation
+
+    return score
 
 
 def contrast(history: Tensor, affiliation: Tensor) -> Tensor:

@@ -41,11 +41,13 @@ class Trainer:
 
 def our_trainer(directory: Path, preset: str) -> Trainer:
     from coheat.data import read_split
+    from coheat.graph.allocation import keep_freed_memory
     from coheat.models import MODELS
     from coheat.models.base import Progress
     from coheat.presets import resolve_settings
     from coheat.rng import Randomness
 
+    keep_freed_memory()  # as fit does before it trains
     train = read_split(directory).train
     config, training = resolve_settings("coheat", preset, {})
     model = MODELS["coheat"](train, config, Randomness(0))

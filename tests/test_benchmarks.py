@@ -100,7 +100,7 @@ def test_plain_scores_are_ours(split: Split) -> None:
     ours, other = both_models(split, 1)
     users = np.arange(split.train.n_users)
     with torch.no_grad():
-        score = other.score_all(other.views(other.graphs(training=False)))
+        score = plain.scoring(other.views(other.graphs(training=False)), other.history_weight())
         np.testing.assert_allclose(score(torch.from_numpy(users)), ours.scorer().scores(users), atol=1e-5)
 
 
