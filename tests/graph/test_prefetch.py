@@ -46,6 +46,6 @@ def test_an_error_comes_where_the_item_would_have_come() -> None:
 
 def test_leaving_early_leaves_no_thread() -> None:
     running = prefetched(iter(range(10**9)))
-    assert next(running) == 0  # type: ignore[call-overload]
+    assert next(running) == 0
     running.close()  # type: ignore[attr-defined]
     assert not [t for t in threading.enumerate() if t.name.startswith("coheat-prefetch")]

@@ -48,8 +48,8 @@ class Propagation:
     @cached_property
     def transposed(self) -> Propagation:
         """The matrix from sources to targets; the backward pass gathers with it."""
-        parts = kernels.transpose(self.indptr, self.sources, self.weights, self.n_sources)
-        return Propagation(*parts, self.n_targets)
+        indptr, targets, weights = kernels.transpose(self.indptr, self.sources, self.weights, self.n_sources)
+        return Propagation(indptr, targets, weights, self.n_targets)
 
     def gather(self, x: npt.NDArray[np.float32]) -> Tensor:
         """The product with x (n_sources, d) by compiled kernels, rows shared by threads."""
