@@ -2,7 +2,8 @@
 
     artifact.json            what it is: model, settings, seed, data, best epoch, metrics, checksums
     parameters.safetensors   the model's full state
-    vectors.safetensors      users, bundles and (where the model has them) items: all that serving needs
+    vectors.safetensors      users, bundles and (where the model has them) items and the tables of its two
+                             views: all that serving needs
     relations.safetensors    the training relations as CSR
     users|bundles|items.parquet   the ids behind the rows, in order
 
@@ -37,6 +38,7 @@ RELATIONS = {
     "user_item": ("user", "item"),
     "bundle_item": ("bundle", "item"),
 }
+VIEW_TABLES = ("bundles", "user_layers", "bundle_layers", "item_layers")
 ADVICE = "train again, or copy the artifact again from where it came"
 
 Array = npt.NDArray[Any]
@@ -60,6 +62,18 @@ class Description:
 
 
 @dataclass(frozen=True)
+class ServingViews:
+    """`TwoViews` in numpy, mapped from the disk."""
+
+    bundles: npt.NDArray[np.float32]
+    temperature: float | None
+    user_layers: npt.NDArray[np.float32]
+    bundle_layers: npt.NDArray[np.float32]
+    item_layers: npt.NDArray[np.float32]
+    normalise_layers: bool
+
+
+@dataclass(frozen=True)
 class ServingVectors:
     """`Vectors` in numpy, mapped from the disk: score(u, b) = users[u] . bundles[b]."""
 
@@ -67,6 +81,7 @@ class ServingVectors:
     bundles: npt.NDArray[np.float32]
     items: npt.NDArray[np.float32] | None
     size_exponent: float
+    views: ServingViews | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,11 @@ class Artifact:
             return None
         arrays = map_arrays(self.directory / "vectors.safetensors")
         exponent = float(self.document["vectors"]["size_exponent"])
-        return ServingVectors(arrays["users"], arrays["bundles"], arrays.get("items"), exponent)
+        views = self.document["vectors"].get("views")
+        if views is not None:
+            tables = {name: arrays[f"views.{name}"] for name in VIEW_TABLES}
+            views = ServingViews(**tables, **views)
+        return ServingVectors(arrays["users"], arrays["bundles"], arrays.get("items"), exponent, views)
 
     def relation(self, name: str) -> tuple[Array, Array]:
         """`indptr` and `indices` of a training relation's CSR form."""
@@ -168,15 +187,23 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
     if type(model).scorer is not Model.scorer:  # it scores in a way of its own, not by inner products
         return None
     with torch.no_grad():
-        vectors = model.vectors()
+        vectors, views = model.vectors(), model.two_views()
     tensors = {"users": vectors.users, "bundles": vectors.bundles}
     if vectors.items is not None:
         tensors["items"] = vectors.items
+    if views is not None:
+        tensors |= {f"views.{name}": getattr(views, name) for name in VIEW_TABLES}
     copies = {
         name: t.detach().to("cpu", torch.float32, copy=True).contiguous() for name, t in tensors.items()
     }
     write_tensors(directory / "vectors.safetensors", copies)
-    return {"size_exponent": float(vectors.size_exponent), "width": int(vectors.users.shape[1])}
+    described: dict[str, Any] = {
+        "size_exponent": float(vectors.size_exponent),
+        "width": int(vectors.users.shape[1]),
+    }
+    if views is not None:
+        described["views"] = {"temperature": views.temperature, "normalise_layers": views.normalise_layers}
+    return described
 
 
 def _write_data(directory: Path, data: BundleData) -> None:

@@ -296,3 +296,17 @@ def light_gcn(
             scaled = normalize(layer, eps=1e-30) if normalise_layers else layer / (k + 1)
             outputs[side] = outputs[side] + scaled
     return outputs[0], outputs[1]
+
+
+def layers(selection: Selection, left: Tensor, right: Tensor, n_layers: int) -> tuple[Tensor, Tensor]:
+    """Layers 0 .. n_layers - 1 of both sides on the whole graph, each (n_layers, rows, d), unscaled.
+
+    They are what `light_gcn` sums over a node's neighbours, so with them its output can be had for a node
+    that was not there in training.
+    """
+    assert selection.whole is not None
+    found = [(left, right)]
+    for _ in range(1, n_layers):
+        left, right = multiply(right, selection.whole[0]), multiply(left, selection.whole[1])
+        found.append((left, right))
+    return torch.stack([one for one, _ in found]), torch.stack([other for _, other in found])

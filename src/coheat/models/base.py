@@ -67,6 +67,28 @@ class Vectors:
         return torch.from_numpy((pooled / sizes[:, None]).astype(np.float32))
 
 
+@dataclass(frozen=True)
+class TwoViews:
+    """What serving needs besides `Vectors` of a model whose score is a weighted sum of two views.
+
+    Half of a vector is the history view h, half the affiliation view a (each d wide):
+    users = [h_u ; a_u] and bundles = [g_b h_b ; (1 - g_b) a_b], with g_b = tanh(popularity / temperature),
+    or g_b = 0.5 for every bundle where `temperature` is None. With the unweighted bundles and the layers
+    0 .. K-1 of the graph convolutions, a recommender can weigh anew, and propagate to newcomers.
+    """
+
+    bundles: Tensor
+    """[h_b ; a_b] before weighing (n_bundles, 2d)."""
+    temperature: float | None
+    user_layers: Tensor
+    """Layers of the users in the history graph (K, n_users, d)."""
+    bundle_layers: Tensor
+    """Layers of the bundles in the history graph (K, n_bundles, d)."""
+    item_layers: Tensor
+    """Layers of the items in the affiliation graph (K, n_items, d)."""
+    normalise_layers: bool
+
+
 class Scorer(Protocol):
     """Scores of all bundles for some users; what evaluation ranks."""
 
@@ -149,6 +171,10 @@ class Model(nn.Module):
     def vectors(self) -> Vectors:
         """The vectors that score with full graphs and no dropout, as of the current epoch."""
         raise NotImplementedError
+
+    def two_views(self) -> TwoViews | None:
+        """For serving: how the vectors come about, where the model has a history and an affiliation view."""
+        return None
 
     def scorer(self) -> Scorer:
         """Scores for evaluation; models without an inner-product form override it."""

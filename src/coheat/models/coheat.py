@@ -41,7 +41,7 @@ from coheat.graph.bipartite import (
     multiply,
 )
 from coheat.graph.prefetch import prefetched
-from coheat.losses import alignment, bpr, dot_rows, uniformity
+from coheat.losses import Uniformity, alignment, bpr, dot_rows
 from coheat.models.base import Model, ModelConfig, Progress, Vectors
 from coheat.rng import Randomness
 
@@ -171,15 +171,28 @@ class Prepared:
         _ = self.pooling.transposed
 
 
-@dataclass(frozen=True)
-class Views:
-    """Both views of some users and bundles, each (rows, d)."""
+class Contrast:
+    """Alignment between the two views and uniformity within each, for a batch's users and positives."""
 
-    history_users: Tensor
-    history_bundles: Tensor
-    affiliation_users: Tensor
-    affiliation_bundles: Tensor
-    affiliation_items: Tensor
+    def __init__(self, config: CoHeatConfig):
+        self.config = config
+        self.views: list[tuple[Tensor, Tensor]] = []
+        self.spreads: list[Uniformity] = []
+
+    def see(self, view: tuple[Tensor, Tensor], rows: Rows) -> None:
+        """Take in a view's users and bundles; its uniformity is computed from now on in the background."""
+        if self.config.contrast_weight == 0:
+            return
+        users, bundles = normalize(view[0]), normalize(view[1][: len(rows.positive_counts)])
+        self.views.append((users, bundles))
+        self.spreads += [Uniformity(users, rows.user_counts), Uniformity(bundles, rows.positive_counts)]
+
+    def value(self, rows: Rows) -> Tensor:
+        (history_users, history_bundles), (affiliation_users, affiliation_bundles) = self.views
+        aligned = alignment(history_users, affiliation_users, rows.user_counts)
+        aligned = aligned + alignment(history_bundles, affiliation_bundles, rows.positive_counts)
+        spread = torch.stack([uniformity.value() for uniformity in self.spreads]).sum()
+        return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
 
 
 class CoHeat(Model):
@@ -297,51 +310,38 @@ class CoHeat(Model):
         prepared.for_gradients()
         return prepared
 
-    def views(self, prepared: Prepared | None = None) -> Views:
-        """Both views of a batch's users and bundles, or of all on the whole graphs."""
-        history = prepared.history if prepared else self.history.full
-        affiliation = prepared.affiliation if prepared else self.affiliation.full
-        pooling = prepared.pooling if prepared else self.pooling.full
+    def history_view(self, selection: Selection) -> tuple[Tensor, Tensor]:
+        """Users and bundles of the selection as their interactions place them."""
         options = self.config.n_layers, self.config.normalise_layers
-        item_users = self.users if self.affiliation_user_table is None else self.affiliation_user_table
-        history_users, history_bundles = light_gcn(history, self.users, self.bundles, *options)
-        affiliation_users, affiliation_items = light_gcn(affiliation, item_users, self.items, *options)
-        affiliation_bundles = multiply(affiliation_items, pooling)
-        return Views(
-            history_users, history_bundles, affiliation_users, affiliation_bundles, affiliation_items
-        )
+        return light_gcn(selection, self.users, self.bundles, *options)
+
+    def affiliation_view(self, selection: Selection, pooling: Propagation) -> tuple[Tensor, Tensor, Tensor]:
+        """Users, pooled bundles and items of the selection as items place them."""
+        options = self.config.n_layers, self.config.normalise_layers
+        table = self.users if self.affiliation_user_table is None else self.affiliation_user_table
+        users, items = light_gcn(selection, table, self.items, *options)
+        return users, multiply(items, pooling), items
 
     def loss(self, batch: Prepared) -> dict[str, Tensor]:
-        rows, views = batch.rows, self.views(batch)
+        rows, contrast = batch.rows, Contrast(self.config)
+        history = self.history_view(batch.history)
+        contrast.see(history, rows)  # spreads this view in the background while the other is computed
+        affiliation = self.affiliation_view(batch.affiliation, batch.pooling)[:2]
+        contrast.see(affiliation, rows)
         bundles = torch.from_numpy(rows.bundles).to(self.users.device)
         weights = self.history_weights(float(self.temperature))[bundles, None]
-        user_vectors = torch.cat([views.history_users, views.affiliation_users], 1)
-        bundle_vectors = torch.cat(
-            [weights * views.history_bundles, (1 - weights) * views.affiliation_bundles], 1
-        )
+        user_vectors = torch.cat([history[0], affiliation[0]], 1)
+        bundle_vectors = torch.cat([weights * history[1], (1 - weights) * affiliation[1]], 1)
         user_at = torch.cat([rows.user_at, rows.user_at])
         bundle_at = torch.cat([rows.positive_at, rows.negative_at])
         positive, negative = dot_rows(user_vectors, bundle_vectors, user_at, bundle_at).chunk(2)
         terms = {"bpr": bpr(positive, negative)}
         if self.config.contrast_weight > 0:
-            terms["contrast"] = self.config.contrast_weight * self._contrast(views, rows)
+            terms["contrast"] = self.config.contrast_weight * contrast.value(rows)
         if self.config.weight_decay_as == "loss":
             norm = torch.sqrt(sum((p.square().sum() for p in self.parameters()), torch.zeros(())))
             terms["decay"] = self.config.weight_decay * norm
         return terms
-
-    def _contrast(self, views: Views, rows: Rows) -> Tensor:
-        """Alignment between the views and uniformity within each, for the batch's users and positives."""
-        n_positives = len(rows.positive_counts)
-        users = views.history_users, views.affiliation_users
-        bundles = views.history_bundles[:n_positives], views.affiliation_bundles[:n_positives]
-        parts = [
-            (normalize(h), normalize(a), counts)
-            for (h, a), counts in ((users, rows.user_counts), (bundles, rows.positive_counts))
-        ]
-        aligned = torch.stack([alignment(h, a, counts) for h, a, counts in parts]).sum()
-        spread = uniformity([(x, counts) for h, a, counts in parts for x in (h, a)]).sum()
-        return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         decay = self.config.weight_decay if self.config.weight_decay_as == "adam" else 0.0
@@ -350,17 +350,15 @@ class CoHeat(Model):
         ]
 
     def vectors(self) -> Vectors:
-        views = self.views()
+        history_users, history_bundles = self.history_view(self.history.full)
+        users, bundles, items = self.affiliation_view(self.affiliation.full, self.pooling.full)
         maximum = self.config.score_temperature == "maximum"
-        weights = self.history_weights(self.config.max_temperature if maximum else float(self.temperature))[
-            :, None
-        ]
+        temperature = self.config.max_temperature if maximum else float(self.temperature)
+        weights = self.history_weights(temperature)[:, None]
         unseen = 0.5 if self.config.coalescence == "constant" else 1.0
         return Vectors(
-            users=torch.cat([views.history_users, views.affiliation_users], 1),
-            bundles=torch.cat(
-                [weights * views.history_bundles, (1 - weights) * views.affiliation_bundles], 1
-            ),
-            items=torch.cat([torch.zeros_like(views.affiliation_items), unseen * views.affiliation_items], 1),
+            users=torch.cat([history_users, users], 1),
+            bundles=torch.cat([weights * history_bundles, (1 - weights) * bundles], 1),
+            items=torch.cat([torch.zeros_like(items), unseen * items], 1),
             size_exponent=1.0,
         )
