@@ -1,0 +1,101 @@
+// Building the page. Text goes in as text nodes only, so nothing in an id can become markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An HTML element: attributes by name, `on...` listeners as functions, the rest are children. */
+export function element(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+export function drawing(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) {
+      continue;
+    }
+    if (typeof value === "function") {
+      node.addEventListener(name.slice(2), value);
+    } else {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** The element with this id; the page and the scripts must agree. */
+export function byId(id) {
+  const found = document.getElementById(id);
+  if (!found) {
+    throw new Error(`the page has no element #${id}`);
+  }
+  return found;
+}
+
+export function fill(node, ...children) {
+  node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+}
+
+/** Say something to those who hear the page; the region is emptied first so that repeats are heard. */
+export function announce(sentence) {
+  const region = byId("announcements");
+  region.textContent = "";
+  window.setTimeout(() => {
+    region.textContent = sentence;
+  }, 50);
+}
+
+/** A note about what went wrong, with a way to try again. */
+export function trouble(error, again) {
+  return element(
+    "div",
+    { class: "note trouble", role: "alert" },
+    element("p", {}, error.message),
+    again ? element("button", { type: "button", class: "quiet", onclick: again }, "Try again") : null,
+  );
+}
+
+export function emptiness(title, text, ...more) {
+  return element("div", { class: "empty" }, element("h3", {}, title), element("p", {}, text), ...more);
+}
+
+/** Grey shapes of about the size of what is coming, so that nothing jumps when it comes. */
+export function skeletons(count, kind) {
+  return Array.from({ length: count }, () =>
+    element("div", { class: `skeleton ${kind}`, "aria-hidden": "true" }),
+  );
+}
+
+export function delayed(action, milliseconds) {
+  let timer = 0;
+  return (...given) => {
+    window.clearTimeout(timer);
+    timer = window.setTimeout(() => action(...given), milliseconds);
+  };
+}
+
+export function counted(count, one, many = `${one}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
+
+export function percent(share) {
+  const value = share * 100;
+  if (value > 0 && value < 1) {
+    return "under 1%";
+  }
+  return `${value.toFixed(value < 10 && value % 1 !== 0 ? 1 : 0)}%`;
+}
+
+/** "a, b and c"; of many only the first few are named. */
+export function listed(words, most = 3) {
+  const shown = words.slice(0, most).map((word) => `“${word}”`);
+  const rest = words.length - shown.length;
+  if (rest > 0) {
+    return `${shown.join(", ")} and ${rest} more`;
+  }
+  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} and ${shown.at(-1)}` : (shown[0] ?? "");
+}
