@@ -1,0 +1,91 @@
+"""Errors on the wire: `application/problem+json` with one sentence, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import Response
+
+from coheat.errors import CoheatError, UnknownIdError
+from coheat.service.schemas import Problem
+from coheat.service.store import StoreError
+
+log = logging.getLogger("coheat.service")
+
+EXPLAINED = {
+    400: "The request cannot be read.",
+    401: "No key, or a wrong one, in the header X-API-Key.",
+    403: "The key's scope does not allow this, or the request came from a foreign page.",
+    404: "There is no such user, bundle, item or address.",
+    405: "This address does not know this method.",
+    408: "The body did not arrive in time.",
+    409: "It is there already.",
+    413: "The body is too large.",
+    422: "The request is well-formed, but not one that can be answered; the detail says why.",
+    500: "A fault of ours; the request id finds it in the log.",
+    503: "Too much in work, or the disk does not take it; nothing was changed.",
+}
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """These answers, and those that every route may give, for the OpenAPI document."""
+    every = {400, 401, 403, 405, 408, 413, 422, 500, 503, *statuses}
+    schema = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        status: {"description": EXPLAINED[status], "content": schema, "model": None}
+        for status in sorted(every)
+    }
+
+
+def problem(status: int, detail: str, request_id: str, headers: dict[str, str] | None = None) -> Response:
+    document = Problem(
+        type="about:blank",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        request_id=request_id,
+    )
+    return Response(
+        # Ids that are not valid Unicode may stand in a detail; escaped, they travel.
+        json.dumps(document.model_dump()),
+        status,
+        headers={"Cache-Control": "no-store", **(headers or {})},
+        media_type="application/problem+json",
+    )
+
+
+def status_of(error: CoheatError) -> int:
+    """Unknown ids are 404, a disk that refuses 503; every other error of ours is the question's: 422."""
+    if isinstance(error, UnknownIdError):
+        return 404
+    return 503 if isinstance(error, StoreError) else 422
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Turn every error that a handler raises into a problem document."""
+
+    @app.exception_handler(CoheatError)
+    async def ours(request: Request, error: CoheatError) -> Response:
+        if isinstance(error, StoreError):
+            log.error("request %s: %s", request.state.id, error)
+            return problem(503, "the disk does not take it now; nothing was changed", request.state.id)
+        return problem(status_of(error), str(error), request.state.id)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        return problem(error.status_code, str(error.detail), request.state.id, dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        # What was sent is not repeated: it may be huge, secret, or not even text.
+        said = [
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            for fault in error.errors()[:5]
+        ]
+        return problem(422, "; ".join(said), request.state.id)

@@ -1,0 +1,326 @@
+"""What goes in and out over HTTP: shapes, limits and examples. Ids are text of 1 to 1,000 characters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_ID = 1_000
+MAX_LIST = 1_000
+MAX_K = 1_000
+MAX_BODY = 1 << 20
+"""Bytes of a request's body."""
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+ItemIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_LIST)]
+Ids = Annotated[list[Id], Field(max_length=MAX_LIST)]
+K = Annotated[int, Field(ge=1, le=MAX_K)]
+
+
+class Input(BaseModel):
+    """A body that is sent to us: a field we do not know is a mistake worth telling."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+SUMMER = {"bundle_id": "summer", "item_ids": ["tent", "lamp", "stove"]}
+
+
+class NewBundle(Input):
+    """A bundle to publish."""
+
+    bundle_id: Id
+    item_ids: ItemIds
+    model_config = example(**SUMMER)
+
+
+class BundleItems(Input):
+    """What a bundle is made of."""
+
+    item_ids: ItemIds
+    model_config = example(item_ids=["tent", "lamp"])
+
+
+class NewInteraction(Input):
+    """A user took a bundle."""
+
+    user_id: Id
+    bundle_id: Id
+    model_config = example(user_id="ann", bundle_id="summer")
+
+
+class Preview(Input):
+    """A bundle that is not published yet."""
+
+    item_ids: ItemIds
+    k: K = 10
+    model_config = example(item_ids=["tent", "lamp"], k=5)
+
+
+class Question(Input):
+    """Whom to recommend to: a known user, or anybody by the items and bundles they have."""
+
+    user_id: Id | None = None
+    item_ids: Ids = []
+    bundle_ids: Ids = []
+    k: K = 20
+    candidates: Literal["all", "new"] | Ids = "all"
+    exclude_seen: bool = True
+    exclude: Ids = []
+    model_config = example(item_ids=["tent"], bundle_ids=["winter"], k=5, candidates="new")
+
+
+class Recommended(BaseModel):
+    """One place in a list; `is_new`: nobody has taken it yet."""
+
+    bundle_id: str
+    score: float
+    rank: int
+    is_new: bool
+
+
+class Recommendations(BaseModel):
+    """A user's list, best first. `source` says what it rests on; `note` why it is shorter than asked."""
+
+    user_id: str | None
+    source: str
+    recommendations: list[Recommended]
+    note: str | None
+    model_config = example(
+        user_id="ann",
+        source="model",
+        recommendations=[{"bundle_id": "summer", "score": 3.25, "rank": 1, "is_new": True}],
+        note=None,
+    )
+
+
+class Bundle(BaseModel):
+    """A bundle: its items, how many took it, and whether it was written after training."""
+
+    bundle_id: str
+    item_ids: list[str]
+    popularity: int
+    history_weight: float
+    is_new: bool
+    is_added: bool
+    unknown_item_ids: list[str]
+    model_config = example(
+        **SUMMER, popularity=0, history_weight=0.0, is_new=True, is_added=True, unknown_item_ids=[]
+    )
+
+
+class BundleRow(BaseModel):
+    """A bundle in a list of bundles."""
+
+    bundle_id: str
+    size: int
+    popularity: int
+    is_new: bool
+
+
+class BundlePage(BaseModel):
+    """Some of the bundles; `next_offset` is null on the last page."""
+
+    bundles: list[BundleRow]
+    next_offset: int | None
+    model_config = example(
+        bundles=[{"bundle_id": "summer", "size": 3, "popularity": 0, "is_new": True}], next_offset=None
+    )
+
+
+class UserRow(BaseModel):
+    user_id: str
+
+
+class UserPage(BaseModel):
+    """Some of the users; `next_offset` is null on the last page."""
+
+    users: list[UserRow]
+    next_offset: int | None
+    model_config = example(users=[{"user_id": "ann"}], next_offset=1)
+
+
+class ItemRow(BaseModel):
+    item_id: str
+
+
+class ItemPage(BaseModel):
+    """Some of the items; `next_offset` is null on the last page."""
+
+    items: list[ItemRow]
+    next_offset: int | None
+    model_config = example(items=[{"item_id": "tent"}], next_offset=1)
+
+
+class User(BaseModel):
+    """What a user has."""
+
+    user_id: str
+    item_ids: list[str]
+    bundle_ids: list[str]
+    model_config = example(user_id="ann", item_ids=["tent"], bundle_ids=["winter"])
+
+
+class Listener(BaseModel):
+    """One of a bundle's audience."""
+
+    user_id: str
+    score: float
+    rank: int
+
+
+class Audience(BaseModel):
+    """The users whom a bundle suits best, without those who took it."""
+
+    bundle_id: str
+    audience: list[Listener]
+    model_config = example(bundle_id="summer", audience=[{"user_id": "ann", "score": 3.25, "rank": 1}])
+
+
+class SimilarBundle(BaseModel):
+    """Another bundle and its likeness: the cosine between the two vectors."""
+
+    bundle_id: str
+    similarity: float
+    rank: int
+    is_new: bool
+
+
+class Similar(BaseModel):
+    """The bundles most like one, best first."""
+
+    bundle_id: str
+    similar: list[SimilarBundle]
+    model_config = example(
+        bundle_id="summer",
+        similar=[{"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False}],
+    )
+
+
+class Previewed(BaseModel):
+    """What a bundle would reach if it were published."""
+
+    audience: list[Listener]
+    similar: list[SimilarBundle]
+    unknown_item_ids: list[str]
+    model_config = example(
+        audience=[{"user_id": "ann", "score": 3.25, "rank": 1}],
+        similar=[{"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False}],
+        unknown_item_ids=[],
+    )
+
+
+class ItemShare(BaseModel):
+    item_id: str
+    share: float
+
+
+class Explanation(BaseModel):
+    """Why a bundle has its score for a user: history + items = score, and what carries the items' part.
+
+    The shares of `bundle_items` add up to `items`. `user_items` are those of the user's own items that
+    carry most; null where the model does not trace scores back to them.
+    """
+
+    user_id: str
+    bundle_id: str
+    score: float
+    history: float
+    items: float
+    history_weight: float
+    bundle_items: list[ItemShare]
+    user_items: list[ItemShare]
+    model_config = example(
+        user_id="ann", bundle_id="summer", score=3.25, history=0.25, items=3.0, history_weight=0.1,
+        bundle_items=[{"item_id": "tent", "share": 3.0}], user_items=[{"item_id": "lamp", "share": 2.5}],
+    )  # fmt: skip
+
+
+class Recorded(BaseModel):
+    """The interaction as it stands; `popularity` is how many took the bundle, this user included."""
+
+    user_id: str
+    bundle_id: str
+    popularity: int
+    model_config = example(user_id="ann", bundle_id="summer", popularity=1)
+
+
+class Model(BaseModel):
+    """The model that answers, and what was written since it was trained.
+
+    `waiting` counts what was written but cannot be placed by this model (no item or user it knows); it
+    is kept and tried again with the next model.
+    """
+
+    model: str
+    fingerprint: str
+    loaded_at: str
+    generation: int
+    best_epoch: int
+    metrics: dict[str, float]
+    n_users: int
+    n_bundles: int
+    n_items: int
+    n_added_bundles: int
+    n_recorded_interactions: int
+    waiting: int
+    model_config = example(
+        model="coheat", fingerprint="9b2d1f0c", loaded_at="2024-05-01T12:00:00+00:00", generation=1,
+        best_epoch=45, metrics={"recall@20": 0.125}, n_users=8039, n_bundles=4771, n_items=32770,
+        n_added_bundles=2, n_recorded_interactions=7, waiting=0,
+    )  # fmt: skip
+
+
+class PopularityBin(BaseModel):
+    """Bundles taken at least `least` and at most `most` times."""
+
+    least: int
+    most: int
+    bundles: int
+    interactions: int
+    mean_history_weight: float
+
+
+class Statistics(BaseModel):
+    """The model at a glance: how unequal bundles are, how far their history counts, who enters lists.
+
+    `cold_share_of_lists` is the share of bundles nobody has taken among the first `list_length` places
+    of `sampled_users` users.
+    """
+
+    n_users: int
+    n_bundles: int
+    n_items: int
+    n_interactions: int
+    n_cold_bundles: int
+    popularity: list[PopularityBin]
+    list_length: int
+    sampled_users: int
+    cold_share_of_lists: float
+    cold_share_of_bundles: float
+    model_config = example(
+        n_users=8039, n_bundles=4771, n_items=32770, n_interactions=51377, n_cold_bundles=955,
+        popularity=[
+            {"least": 0, "most": 0, "bundles": 955, "interactions": 0, "mean_history_weight": 0.0}
+        ],
+        list_length=20, sampled_users=200, cold_share_of_lists=0.14, cold_share_of_bundles=0.2,
+    )  # fmt: skip
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457); `request_id` finds it in the service's log."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    model_config = example(
+        type="about:blank", title="Not Found", status=404, request_id="4f0c2a71",
+        detail="unknown bundle id 'sumer'; did you mean 'summer'?",
+    )  # fmt: skip
