@@ -149,10 +149,11 @@ def test_score_is_the_weighted_sum_of_the_views() -> None:
     data = small_data()
     model = model_for(data)
     model.begin_epoch(Progress(30, 100))
-    views, vectors = model.views(), model.vectors()
+    vectors = model.vectors()
+    history_users, history_bundles = model.history_view(model.history.full)
+    users, bundles, _ = model.affiliation_view(model.affiliation.full, model.pooling.full)
     weights = torch.tanh(torch.tensor(data.popularity) / model.temperature).float()
-    expected = weights * (views.history_users @ views.history_bundles.T)
-    expected = expected + (1 - weights) * (views.affiliation_users @ views.affiliation_bundles.T)
+    expected = weights * (history_users @ history_bundles.T) + (1 - weights) * (users @ bundles.T)
     assert torch.allclose(vectors.users @ vectors.bundles.T, expected, atol=1e-5)
 
 
