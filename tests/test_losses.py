@@ -35,7 +35,7 @@ def test_uniformity_equals_pdist_over_the_repeated_rows(
     expected = torch.pdist(normalize(repeated)).square().mul(-2).exp().mean().log()
     expected.backward()  # type: ignore[no-untyped-call]
     distinct = rows.to(dtype, copy=True).requires_grad_()
-    value = losses.Uniformity(normalize(distinct), counts.to(dtype)).value()
+    value = losses.uniformity([(normalize(distinct), counts.to(dtype))]).sum()
     value.backward()  # type: ignore[no-untyped-call]
     assert value.item() == pytest.approx(expected.item(), abs=tolerance)
     assert repeated.grad is not None
@@ -50,13 +50,13 @@ def test_uniformity_is_the_same_for_any_block(monkeypatch: pytest.MonkeyPatch) -
     values = []
     for block in (1, 5, 37, 64):
         monkeypatch.setattr(losses, "BLOCK", block)
-        values.append(losses.Uniformity(normalize(rows), counts).value().item())
+        values.append(losses.uniformity([(normalize(rows), counts)]).item())
     assert values == pytest.approx([values[0]] * 4, abs=1e-12)
 
 
 def test_a_single_row_has_no_uniformity() -> None:
     row = torch.ones(1, 4, requires_grad=True)
-    assert losses.Uniformity(row, torch.ones(1)).value().item() == 0.0
+    assert losses.uniformity([(row, torch.ones(1))]).item() == 0.0
 
 
 def test_alignment_counts_rows_as_often_as_they_stand_in_the_batch() -> None:

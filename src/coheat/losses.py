@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from coheat.graph import kernels
-from coheat.graph.parallel import even_ranges, run_ranges, start_task
+from coheat.graph.parallel import even_ranges, run_ranges, run_tasks
 
 BLOCK = 192
 """Rows per block of the pairwise products in `uniformity`: a block of 192 x 2048 floats stays in cache."""
@@ -29,17 +29,17 @@ def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Uniformity(torch.autograd.Function):
-    """Puts a computed value and gradient into torch's graph."""
+    """Values and gradients of several sets, side by side in threads, each by `_uniformity`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
-        ctx.save_for_backward(gradient)
-        return value.clone()
+    def forward(ctx: Any, counts: list[Tensor], *sets: Tensor) -> Tensor:
+        results = run_tasks([partial(_uniformity, x.detach(), c) for x, c in zip(sets, counts, strict=True)])
+        ctx.save_for_backward(*(gradient for _, gradient in results))
+        return torch.stack([value for value, _ in results])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0], None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(g * upstream for g, upstream in zip(ctx.saved_tensors, gradients[0], strict=True))
 
 
 def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,20 +108,15 @@ def dot_rows(x: Tensor, y: Tensor, x_at: Tensor, y_at: Tensor) -> Tensor:
     return (x[x_at] * y[y_at]).sum(1)
 
 
-class Uniformity:
-    """log of the mean of exp(-2 |x_i - x_j|^2) over distinct pairs of the rows of a batch.
+def uniformity(sets: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """For each set: log of the mean of exp(-2 |x_i - x_j|^2) over distinct pairs of its rows.
 
-    `x` (n, d) holds the distinct rows of the batch, made by `normalize`; `counts` says how often each stands
-    in it. The work starts at once in a thread of its own, so that the caller can go on with something else
-    until it asks for the `value`. A batch of one row has no pairs and no uniformity: 0.
+    A set is (x, counts): the distinct rows x (n, d) of a batch, made by `normalize`, and how often each
+    stands in the batch. A set of one has no pairs and no uniformity: 0.
     """
-
-    def __init__(self, x: Tensor, counts: Tensor):
-        self.x = x
-        self.coming = start_task(partial(_uniformity, x.detach(), counts)) if counts.sum() > 1 else None
-
-    def value(self) -> Tensor:
-        if self.coming is None:
-            return self.x.sum() * 0
-        value: Tensor = _Uniformity.apply(self.x, *self.coming.result())  # type: ignore[no-untyped-call]
-        return value
+    counted = [(x, c) for x, c in sets if len(c) > 1 or c.sum() > 1]
+    if not counted:
+        return torch.zeros(len(sets))
+    rows, counts = [x for x, _ in counted], [c for _, c in counted]
+    values: Tensor = _Uniformity.apply(counts, *rows)  # type: ignore[no-untyped-call]
+    return values

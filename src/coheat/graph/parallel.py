@@ -9,8 +9,8 @@ range, in a fixed order, so results do not depend on the number of threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -43,9 +43,13 @@ def _use_one_torch_thread() -> None:
     torch.set_num_threads(1)  # of this pool thread only
 
 
-def start_task(task: Callable[[], Result]) -> Future[Result]:
-    """Start a task in a thread of the pool, in which torch uses one core; ask the future for its result."""
-    return _pool(os.getpid()).submit(task)
+def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Results of independent tasks, run side by side in threads in which torch uses one core each.
+
+    The calling thread only waits: its own torch operations would spread over all cores and crowd the tasks.
+    """
+    futures = [_pool(os.getpid()).submit(task) for task in tasks]
+    return [future.result() for future in futures]
 
 
 def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *arguments: Any) -> None:

@@ -41,7 +41,7 @@ from coheat.graph.bipartite import (
     multiply,
 )
 from coheat.graph.prefetch import prefetched
-from coheat.losses import Uniformity, alignment, bpr, dot_rows
+from coheat.losses import alignment, bpr, dot_rows, uniformity
 from coheat.models.base import Model, ModelConfig, Progress, Vectors
 from coheat.rng import Randomness
 
@@ -169,30 +169,6 @@ class Prepared:
             for _, propagation in (selection.left, selection.right):
                 _ = propagation.transposed
         _ = self.pooling.transposed
-
-
-class Contrast:
-    """Alignment between the two views and uniformity within each, for a batch's users and positives."""
-
-    def __init__(self, config: CoHeatConfig):
-        self.config = config
-        self.views: list[tuple[Tensor, Tensor]] = []
-        self.spreads: list[Uniformity] = []
-
-    def see(self, view: tuple[Tensor, Tensor], rows: Rows) -> None:
-        """Take in a view's users and bundles; its uniformity is computed from now on in the background."""
-        if self.config.contrast_weight == 0:
-            return
-        users, bundles = normalize(view[0]), normalize(view[1][: len(rows.positive_counts)])
-        self.views.append((users, bundles))
-        self.spreads += [Uniformity(users, rows.user_counts), Uniformity(bundles, rows.positive_counts)]
-
-    def value(self, rows: Rows) -> Tensor:
-        (history_users, history_bundles), (affiliation_users, affiliation_bundles) = self.views
-        aligned = alignment(history_users, affiliation_users, rows.user_counts)
-        aligned = aligned + alignment(history_bundles, affiliation_bundles, rows.positive_counts)
-        spread = torch.stack([uniformity.value() for uniformity in self.spreads]).sum()
-        return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
 
 
 class CoHeat(Model):
@@ -323,11 +299,9 @@ class CoHeat(Model):
         return users, multiply(items, pooling), items
 
     def loss(self, batch: Prepared) -> dict[str, Tensor]:
-        rows, contrast = batch.rows, Contrast(self.config)
+        rows = batch.rows
         history = self.history_view(batch.history)
-        contrast.see(history, rows)  # spreads this view in the background while the other is computed
         affiliation = self.affiliation_view(batch.affiliation, batch.pooling)[:2]
-        contrast.see(affiliation, rows)
         bundles = torch.from_numpy(rows.bundles).to(self.users.device)
         weights = self.history_weights(float(self.temperature))[bundles, None]
         user_vectors = torch.cat([history[0], affiliation[0]], 1)
@@ -337,11 +311,28 @@ class CoHeat(Model):
         positive, negative = dot_rows(user_vectors, bundle_vectors, user_at, bundle_at).chunk(2)
         terms = {"bpr": bpr(positive, negative)}
         if self.config.contrast_weight > 0:
-            terms["contrast"] = self.config.contrast_weight * contrast.value(rows)
+            terms["contrast"] = self.config.contrast_weight * self._contrast(history, affiliation, rows)
         if self.config.weight_decay_as == "loss":
             norm = torch.sqrt(sum((p.square().sum() for p in self.parameters()), torch.zeros(())))
             terms["decay"] = self.config.weight_decay * norm
         return terms
+
+    def _contrast(
+        self, history: tuple[Tensor, Tensor], affiliation: tuple[Tensor, Tensor], rows: Rows
+    ) -> Tensor:
+        """Alignment between the views and uniformity within each, for the batch's users and positives."""
+        n_positives = len(rows.positive_counts)
+        parts = [
+            (normalize(history[0]), normalize(affiliation[0]), rows.user_counts),
+            (
+                normalize(history[1][:n_positives]),
+                normalize(affiliation[1][:n_positives]),
+                rows.positive_counts,
+            ),
+        ]
+        aligned = torch.stack([alignment(h, a, counts) for h, a, counts in parts]).sum()
+        spread = uniformity([(x, counts) for h, a, counts in parts for x in (h, a)]).sum()
+        return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         decay = self.config.weight_decay if self.config.weight_decay_as == "adam" else 0.0
