@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 
 # Each module registers its commands on `app` when imported; none imports torch or pyarrow at the top.
-COMMANDS = ("demo", "data", "train", "evaluate", "recommend", "doctor")
+COMMANDS = ("demo", "data", "train", "evaluate", "recommend", "serve", "doctor")
 
 
 def _show_version(wanted: bool) -> None:

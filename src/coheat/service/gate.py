@@ -120,7 +120,7 @@ class Gate:
 
     def _check(self, scope: Scope) -> None:
         """Raise `Refused` for whom we do not know, what they may not do, and what is too much."""
-        headers = Headers(scope=scope)  # type: ignore[arg-type]
+        headers = Headers(scope=scope)
         if self.in_work >= self.limits.requests:
             busy = f"{self.in_work} requests are in work, as many as are taken on; try again in a moment"
             raise Refused(503, busy, "busy", {"Retry-After": "1"})
@@ -179,7 +179,7 @@ class Answer:
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)  # type: ignore[arg-type]
+            headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers[name] = value
             headers["X-Request-ID"] = self.request_id

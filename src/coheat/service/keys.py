@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import hmac
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -48,8 +47,6 @@ class KeyRing:
 
     def create(self, name: str, scope: Scope) -> str:
         """Make a key and keep its hash; the key itself is returned now and never again."""
-        if scope not in get_args(Scope):
-            raise ConfigError(f"scope {scope!r}: choose read or write")
         if not name.strip() or len(name) > 100:
             raise ConfigError("a key needs a name of 1 to 100 characters, such as the shop that will use it")
         secret = PREFIX + secrets.token_urlsafe(32)
@@ -118,6 +115,15 @@ class KeyRing:
                 os.umask(before)
         finally:
             os.close(lock)
+
+
+def checked_scope(given: str) -> Scope:
+    """A scope as somebody typed it."""
+    for scope in get_args(Scope):
+        if given == scope:
+            found: Scope = scope
+            return found
+    raise ConfigError(f"scope {given!r}: choose read or write")
 
 
 def _digest(secret: str) -> str:

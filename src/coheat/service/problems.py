@@ -85,7 +85,6 @@ def add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         # What was sent is not repeated: it may be huge, secret, or not even text.
         said = [
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
-            for fault in error.errors()[:5]
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()[:5]
         ]
         return problem(422, "; ".join(said), request.state.id)

@@ -105,7 +105,7 @@ class Bundle(BaseModel):
     bundle_id: str
     item_ids: list[str]
     popularity: int
-    history_weight: float
+    history_weight: float | None
     is_new: bool
     is_added: bool
     unknown_item_ids: list[str]
@@ -158,12 +158,13 @@ class ItemPage(BaseModel):
 
 
 class User(BaseModel):
-    """What a user has."""
+    """What a user has. `is_known`: from training; of others there is only what was recorded since."""
 
     user_id: str
+    is_known: bool
     item_ids: list[str]
     bundle_ids: list[str]
-    model_config = example(user_id="ann", item_ids=["tent"], bundle_ids=["winter"])
+    model_config = example(user_id="ann", is_known=True, item_ids=["tent"], bundle_ids=["winter"])
 
 
 class Listener(BaseModel):
@@ -220,24 +221,34 @@ class ItemShare(BaseModel):
     share: float
 
 
+class BundleShare(BaseModel):
+    bundle_id: str
+    share: float
+
+
 class Explanation(BaseModel):
     """Why a bundle has its score for a user: history + items = score, and what carries the items' part.
 
-    The shares of `bundle_items` add up to `items`. `user_items` are those of the user's own items that
-    carry most; null where the model does not trace scores back to them.
+    `source` says what is known of the user. The shares of `bundle_items` add up to `items`. From the user's
+    side, the shares of `user_items` and `user_bundles` and `own`, what the model learned of the user beyond
+    them, add up to the score. `history_weight` is null for a model with one view; its score is all `items`.
     """
 
     user_id: str
     bundle_id: str
+    source: str
     score: float
     history: float
     items: float
-    history_weight: float
+    history_weight: float | None
     bundle_items: list[ItemShare]
     user_items: list[ItemShare]
+    user_bundles: list[BundleShare]
+    own: float
     model_config = example(
-        user_id="ann", bundle_id="summer", score=3.25, history=0.25, items=3.0, history_weight=0.1,
-        bundle_items=[{"item_id": "tent", "share": 3.0}], user_items=[{"item_id": "lamp", "share": 2.5}],
+        user_id="ann", bundle_id="summer", source="model", score=3.25, history=0.25, items=3.0,
+        history_weight=0.1, bundle_items=[{"item_id": "tent", "share": 3.0}],
+        user_items=[{"item_id": "lamp", "share": 2.5}], user_bundles=[], own=0.75,
     )  # fmt: skip
 
 
@@ -247,7 +258,8 @@ class Recorded(BaseModel):
     user_id: str
     bundle_id: str
     popularity: int
-    model_config = example(user_id="ann", bundle_id="summer", popularity=1)
+    history_weight: float | None
+    model_config = example(user_id="ann", bundle_id="summer", popularity=1, history_weight=0.01)
 
 
 class Model(BaseModel):
@@ -266,13 +278,11 @@ class Model(BaseModel):
     n_users: int
     n_bundles: int
     n_items: int
-    n_added_bundles: int
-    n_recorded_interactions: int
     waiting: int
     model_config = example(
         model="coheat", fingerprint="9b2d1f0c", loaded_at="2024-05-01T12:00:00+00:00", generation=1,
         best_epoch=45, metrics={"recall@20": 0.125}, n_users=8039, n_bundles=4771, n_items=32770,
-        n_added_bundles=2, n_recorded_interactions=7, waiting=0,
+        waiting=0,
     )  # fmt: skip
 
 
@@ -283,7 +293,7 @@ class PopularityBin(BaseModel):
     most: int
     bundles: int
     interactions: int
-    mean_history_weight: float
+    mean_history_weight: float | None
 
 
 class Statistics(BaseModel):

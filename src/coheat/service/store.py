@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from coheat.errors import CoheatError
 
@@ -195,7 +195,8 @@ class SqliteStore:
     def created_on(self, bundle_id: str) -> str | None:
         query = "SELECT created_on FROM bundles WHERE bundle_id = ? AND item_ids IS NOT NULL"
         rows = self._read(query, bundle_id)
-        return rows[0][0] if rows else None
+        created_on: str | None = rows[0][0] if rows else None
+        return created_on
 
     def last_sequence(self) -> int:
         return int(self._read("SELECT latest FROM sequence WHERE 0 = ?", 0)[0][0])
@@ -204,7 +205,7 @@ class SqliteStore:
         with self.lock:
             self.connection.close()
 
-    def _read(self, query: str, value: int | str) -> list[tuple[object, ...]]:
+    def _read(self, query: str, value: int | str) -> list[Any]:
         with self.lock, self._explained("read"):
             return self.connection.execute(query, (value,)).fetchall()
 

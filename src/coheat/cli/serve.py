@@ -1,0 +1,142 @@
+"""coheat serve: a trained model over HTTP, and the keys that open it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, note, print_json
+from coheat.errors import ConfigError
+
+keys = typer.Typer(
+    help="Make, list and revoke the keys that open a service.", no_args_is_help=True, rich_markup_mode="rich"
+)
+app.add_typer(keys, name="keys")
+
+RUN = typer.Argument(help="A run of coheat train, or the artifact in it.", metavar="RUN")
+STATE = typer.Option(
+    None, "--state", metavar="DIR", help="Where what is written and the keys are kept (default: RUN.service)."
+)
+JSON = typer.Option(False, "--json", help="Print JSON instead of text.")
+
+
+def state_directory(run: Path, given: Path | None) -> Path:
+    """Beside the run, never inside: replacing the run must not take away what was written."""
+    if given is not None:
+        return given
+    here = run.absolute()
+    return here.with_name(f"{here.name}.service")
+
+
+@app.command()
+def serve(
+    run: Path = RUN,
+    host: str = typer.Option(
+        "127.0.0.1", help="Address to listen on; other than this machine only with keys."
+    ),
+    port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
+    state: Path | None = STATE,
+    max_requests: int = typer.Option(64, min=1, help="Requests in work at once; more are answered 503."),
+    as_json: bool = JSON,
+) -> None:
+    """Serve a model over HTTP, with a page to explore it.
+
+    Bundles and interactions that are written to it are on the disk before they are acknowledged.
+    Without keys it listens on this machine only.
+
+    Examples:
+
+      coheat serve runs/youshu --port 8000
+
+      coheat keys create runs/youshu --scope write --name shop
+
+      coheat serve runs/youshu --host 0.0.0.0
+    """
+    # One user's scores are one small product: a second thread for it would cost more than it brings.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    try:
+        from coheat.service.server import Address, run_server
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"serving needs {error.name}; install it with: pip install 'coheat[serve]'"
+        ) from None
+
+    def announce(url: str, kept: Path) -> None:
+        if as_json:
+            print_json({"url": url, "state": str(kept)})
+        else:
+            console.print(f"Serving [bold]{run}[/] at [bold]{url}[/] (Ctrl-C stops)", highlight=False)
+            note(f"what is written is kept in {kept}")
+
+    run_server(run, state_directory(run, state), Address(host, port), max_requests, announce)
+
+
+@keys.command("create")
+def create(
+    run: Path = RUN,
+    scope: str = typer.Option("read", help="read, or write (which includes reading)."),
+    name: str = typer.Option(..., help="Whom it is for; it is listed and revoked by this name."),
+    state: Path | None = STATE,
+    as_json: bool = JSON,
+) -> None:
+    """Make a key and print it, once: only its hash is kept.
+
+    Example:
+
+      coheat keys create runs/youshu --scope write --name shop
+    """
+    from coheat.service.keys import KeyRing, checked_scope
+
+    ring = KeyRing(state_directory(run, state) / "keys.json")
+    secret = ring.create(name, checked_scope(scope))
+    if as_json:
+        print_json({"name": name, "scope": scope, "key": secret})
+    else:
+        print(secret)
+        note("keep it now, it cannot be shown again; send it in the header X-API-Key")
+
+
+@keys.command("list")
+def list_keys(run: Path = RUN, state: Path | None = STATE, as_json: bool = JSON) -> None:
+    """Names and scopes of all keys; the keys themselves are not kept.
+
+    Example:
+
+      coheat keys list runs/youshu
+    """
+    from coheat.service.keys import KeyRing
+
+    found = KeyRing(state_directory(run, state) / "keys.json").keys()
+    if as_json:
+        print_json([{"name": key.name, "scope": key.scope, "created": key.created} for key in found])
+        return
+    for key in found:
+        console.print(f"{key.name}  {key.scope}  {key.created}", markup=False, highlight=False)
+    if not found:
+        note("there are no keys; make one with coheat keys create")
+
+
+@keys.command("revoke")
+def revoke(
+    run: Path = RUN,
+    name: str = typer.Option(..., help="The name of the key."),
+    state: Path | None = STATE,
+    as_json: bool = JSON,
+) -> None:
+    """Forget a key; a running service refuses it from its next request on.
+
+    Example:
+
+      coheat keys revoke runs/youshu --name shop
+    """
+    from coheat.service.keys import KeyRing
+
+    KeyRing(state_directory(run, state) / "keys.json").revoke(name)
+    if as_json:
+        print_json({"revoked": name})
+    else:
+        console.print(f"revoked {name}", markup=False, highlight=False)

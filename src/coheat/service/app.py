@@ -1,0 +1,123 @@
+"""The application, from a factory: nothing is loaded or opened by importing it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+
+from coheat import __version__
+from coheat.service import schemas
+from coheat.service.gate import Gate, Limits
+from coheat.service.keys import KeyRing
+from coheat.service.metrics import Metrics
+from coheat.service.problems import add_handlers
+from coheat.service.routes import router
+from coheat.service.served import warm_up
+from coheat.service.state import State
+from coheat.service.store import SqliteStore, Store
+
+log = logging.getLogger("coheat.service")
+WEB = Path(__file__).parent / "web"
+DESCRIPTION = """Recommend bundles that nobody has bought yet. Ids are text of up to 1,000 characters; in a
+path they are percent-encoded, a slash as `%2F`. Errors are `application/problem+json` (RFC 9457).
+Health (`/health/live`, `/health/ready`) is open to everybody; `/metrics` wants a key like all of `/v1`."""
+
+
+def create_app(
+    run: Path, state_directory: Path, store: Store | None = None, limits: Limits | None = None
+) -> FastAPI:
+    """The service of one run; what is written is kept in `state_directory` (or in `store`).
+
+    Loading and replaying happen here, so that a fault stops the start with a sentence.
+    """
+    metrics = Metrics()
+    store = store or SqliteStore(state_directory / "store.sqlite")
+    try:
+        state = State(run, store, metrics)
+    except BaseException:
+        store.close()
+        raise
+    app = FastAPI(
+        title="coheat",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    app.state.coheat = state
+    add_handlers(app)
+    app.include_router(router)
+    _add_operations(app, state, metrics)
+    _describe_keys(app)
+    app.mount("/", StaticFiles(directory=WEB, html=True, check_dir=False), name="explorer")
+    app.add_middleware(
+        Gate, keys=KeyRing(state_directory / "keys.json"), metrics=metrics, limits=limits or Limits()
+    )
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Warm up beside the first requests; at the end finish what is in work and let go of the store."""
+    state: State = app.state.coheat
+
+    async def warm() -> None:
+        await state.ask(lambda _: warm_up(state.served))
+        state.ready = True
+        state.metrics.ready.set(1)
+
+    warming = asyncio.create_task(warm())
+    try:
+        yield
+    finally:
+        warming.cancel()
+        state.close()
+
+
+def _add_operations(app: FastAPI, state: State, metrics: Metrics) -> None:
+    """What operators and their tools ask; not part of the documented interface."""
+
+    @app.get("/health/live", include_in_schema=False)
+    async def live() -> Response:
+        return Response('{"status":"live"}', media_type="application/json")
+
+    @app.get("/health/ready", include_in_schema=False)
+    async def ready() -> Response:
+        if state.ready:
+            return Response('{"status":"ready"}', media_type="application/json")
+        return Response('{"status":"warming up"}', 503, media_type="application/json")
+
+    @app.get("/metrics", include_in_schema=False)
+    async def exposed(_: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _describe_keys(app: FastAPI) -> None:
+    """The gate checks keys before any route; the document says so for each."""
+    generate = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
+            parts = document.setdefault("components", {})
+            parts["securitySchemes"] = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
+            parts.setdefault("schemas", {})["Problem"] = schemas.Problem.model_json_schema()
+            parts["schemas"].pop("HTTPValidationError", None)
+            parts["schemas"].pop("ValidationError", None)
+            document["security"] = [{"key": []}]
+        schema = app.openapi_schema
+        assert schema is not None
+        return schema
+
+    app.openapi = described  # type: ignore[method-assign]
