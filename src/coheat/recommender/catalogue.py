@@ -1,0 +1,139 @@
+"""The bundles as they are at one moment. A change makes a new catalogue and leaves the old one as it was.
+
+So a reader who holds a catalogue sees one consistent state however long it takes, and needs no lock.
+What makes this cheap: vectors are a large matrix that is never written (mapped from the disk at first)
+and a small overlay of the rows that changed; once the overlay is large, both are merged into a new matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.recommender.ids import unknown
+from coheat.recommender.ranking import Floats, Positions
+
+OVERLAY = 4096
+"""Changed rows at which the overlay is merged."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A matrix (n, width): the rows of `base`, except those listed in `changed` (in order)."""
+
+    base: Floats
+    changed: Positions
+    values: Floats
+    n: int
+
+    @staticmethod
+    def of(matrix: Floats) -> Rows:
+        base = np.asarray(matrix)  # a plain view of what is mapped: quicker to handle
+        return Rows(base, np.zeros(0, dtype=np.int64), base[:0], len(base))
+
+    def product(self, vectors: Floats) -> Floats:
+        """vectors (m, width) times the transposed matrix: (m, n), the caller's to write on."""
+        scores = np.empty((len(vectors), self.n), dtype=np.float32)
+        if len(self.base):
+            np.matmul(vectors, self.base.T, out=scores[:, : len(self.base)])
+        if len(self.changed):
+            scores[:, self.changed] = vectors @ self.values.T
+        return scores
+
+    def take(self, rows: Positions) -> Floats:
+        """Some rows, copied."""
+        found = np.empty((len(rows), self.base.shape[1]), dtype=np.float32)
+        old = rows < len(self.base)
+        found[old] = self.base[rows[old]]
+        if len(self.changed):
+            place = np.minimum(np.searchsorted(self.changed, rows), len(self.changed) - 1)
+            newer = self.changed[place] == rows
+            found[newer] = self.values[place[newer]]
+        return found
+
+    def with_rows(self, rows: Positions, values: Floats, n: int) -> Rows:
+        """With other values for some (distinct) rows, and n rows in all; new rows must be given."""
+        kept = ~np.isin(self.changed, rows)
+        changed = np.concatenate([self.changed[kept], rows])
+        order = np.argsort(changed, kind="stable")
+        merged = np.concatenate([self.values[kept], values.astype(np.float32)])[order]
+        grown = Rows(self.base, changed[order], merged, n)
+        return Rows.of(grown.take(np.arange(n))) if len(changed) > OVERLAY else grown
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All bundles: rows 0 .. n_trained - 1 are those of training, in its order, then those added since.
+
+    `ids` and `rows` only ever grow and are shared by successive catalogues; how many of them count here is
+    the length of the arrays. A removed bundle keeps its row and is no longer `alive`.
+    """
+
+    ids: list[str]
+    rows: dict[str, int]
+    n_trained: int
+    served: Rows
+    """Vectors whose inner product with a user's is the score."""
+    plain: Rows
+    """The same before the views were weighed; equal to `served` for a model with one view."""
+    popularity: Positions
+    alive: npt.NDArray[np.bool_]
+    is_new: npt.NDArray[np.bool_]
+    contents: Mapping[str, Positions]
+    """Items of the bundles that were added or replaced."""
+
+    def __len__(self) -> int:
+        return len(self.popularity)
+
+    def find(self, name: str) -> int | None:
+        """The row of a bundle, or None."""
+        row = self.rows.get(name)
+        return row if row is not None and row < len(self) and self.alive[row] else None
+
+    def row(self, name: str) -> int:
+        row = self.find(name)
+        if row is None:
+            raise unknown(name, "bundle", self.names())
+        return row
+
+    def names(self) -> list[str]:
+        """Ids of all bundles there are."""
+        if self.alive.all():
+            return self.ids[: len(self)]
+        return [self.ids[row] for row in np.flatnonzero(self.alive)]
+
+    def added(self, names: Sequence[str], plain: Floats, served: Floats, items: list[Positions]) -> Catalogue:
+        """With new bundles after the last row."""
+        first, n = len(self), len(self) + len(names)
+        rows = np.arange(first, n)
+        self.ids.extend(names)
+        self.rows.update(zip(names, rows.tolist(), strict=True))
+        return replace(
+            self,
+            served=self.served.with_rows(rows, served, n),
+            plain=self.plain.with_rows(rows, plain, n),
+            popularity=np.concatenate([self.popularity, np.zeros(len(names), dtype=np.int64)]),
+            alive=np.concatenate([self.alive, np.ones(len(names), dtype=np.bool_)]),
+            is_new=np.concatenate([self.is_new, np.ones(len(names), dtype=np.bool_)]),
+            contents={**self.contents, **dict(zip(names, items, strict=True))},
+        )
+
+    def changed(
+        self, rows: Positions, plain: Floats, served: Floats, items: Mapping[str, Positions] | None = None
+    ) -> Catalogue:
+        """With other vectors, and possibly other items, for some bundles."""
+        return replace(
+            self,
+            served=self.served.with_rows(rows, served, len(self)),
+            plain=self.plain.with_rows(rows, plain, len(self)),
+            contents={**self.contents, **items} if items else self.contents,
+        )
+
+    def removed(self, names: Sequence[str]) -> Catalogue:
+        alive = self.alive.copy()
+        alive[[self.row(name) for name in names]] = False
+        contents = {name: self.contents[name] for name in self.contents.keys() - set(names)}
+        return replace(self, alive=alive, contents=contents)

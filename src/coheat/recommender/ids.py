@@ -1,0 +1,44 @@
+"""Ids behind rows; an unknown one is an error with a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from functools import cached_property
+
+from coheat.errors import UnknownIdError
+
+
+class Ids:
+    """Ids in the order of rows, and the row of an id."""
+
+    def __init__(self, ids: Sequence[str], kind: str):
+        self.ids, self.kind = ids, kind
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.ids)}
+
+    def row(self, name: str) -> int:
+        try:
+            return self.rows[name]
+        except KeyError:
+            raise unknown(name, self.kind, self.ids) from None
+
+
+def unknown(name: str, kind: str, known: Sequence[str]) -> UnknownIdError:
+    """The error for an id that is not there, with the nearest one that is."""
+    return UnknownIdError(f"unknown {kind} id {shortened(name)}{suggestion(name, kind, known)}")
+
+
+def suggestion(name: str, kind: str, known: Sequence[str]) -> str:
+    # Comparing texts is slow, so only the ids that begin alike are looked at, and not too many.
+    wanted = name.strip()[:100]
+    alike = [one for one in known if one[:1].casefold() == wanted[:1].casefold()]
+    close = difflib.get_close_matches(wanted, alike[:5000], n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; the model knows {len(known)} {kind}s"
+
+
+def shortened(name: str) -> str:
+    """An id as it stands in a sentence: quoted, and cut where it is very long."""
+    return repr(name) if len(name) <= 100 else f"{name[:100]!r}... ({len(name)} characters)"

@@ -1,0 +1,49 @@
+"""The k largest of each row of scores, without sorting the rows."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+GROUPS = 16
+"""For a list of k, a row is cut into about GROUPS x k groups."""
+
+
+def best_of_rows(scores: Floats, k: int) -> list[Positions]:
+    """For each row of `scores` (n, m) the positions of its k largest, best first, equal ones in order.
+
+    A score of -inf is never listed. The k-th largest of the maxima of disjoint groups cannot exceed the
+    k-th largest score, so only the few scores that reach it need to be sorted.
+    """
+    n_columns = scores.shape[1]
+    n_groups = GROUPS * k
+    size = n_columns // n_groups
+    if size < 4:  # too little to save
+        return [best(row, k) for row in scores]
+    # Group g holds the columns g, g + n_groups, ...: maxima of whole stretches at once.
+    maxima = scores[:, : size * n_groups].reshape(len(scores), size, n_groups).max(axis=1)
+    least = np.partition(maxima, n_groups - k, axis=1)[:, n_groups - k]
+    return [_ordered(row, np.flatnonzero(row >= limit), k) for row, limit in zip(scores, least, strict=True)]
+
+
+def best(scores: Floats, k: int) -> Positions:
+    """The same for one row (m,)."""
+    if k >= len(scores):
+        return _ordered(scores, np.arange(len(scores)), k)
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    return _ordered(scores, np.flatnonzero(scores >= least), k)
+
+
+def _ordered(scores: Floats, chosen: Positions, k: int) -> Positions:
+    """The k best of the chosen positions, which are in order."""
+    found = scores[chosen]
+    real = found > -np.inf
+    if not real.all():
+        chosen, found = chosen[real], found[real]
+    ordered: Positions = chosen[np.argsort(-found, kind="stable")[:k]]
+    return ordered

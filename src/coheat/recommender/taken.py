@@ -1,0 +1,76 @@
+"""Who took which bundle: in training (fixed, by row) and recorded since (growing, by id)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.recommender.catalogue import Catalogue
+from coheat.recommender.ids import Ids
+from coheat.recommender.ranking import Positions
+
+
+class Csr:
+    """A training relation: the columns of a row, and the rows of a column."""
+
+    def __init__(self, indptr: npt.NDArray[Any], indices: npt.NDArray[Any]):
+        self.indptr, self.indices = np.asarray(indptr), np.asarray(indices)
+
+    def row(self, row: int) -> Positions:
+        return self.indices[self.indptr[row] : self.indptr[row + 1]].astype(np.int64)
+
+    def column(self, column: int) -> Positions:
+        entries = np.flatnonzero(self.indices == column)
+        return (np.searchsorted(self.indptr, entries, side="right") - 1).astype(np.int64)
+
+    def degrees(self, n_columns: int) -> Positions:
+        """How many rows each column has."""
+        return np.bincount(self.indices, minlength=n_columns).astype(np.int64)
+
+
+class Taken:
+    """Lists only grow (removing a bundle puts new lists in place), so readers need no lock."""
+
+    def __init__(self, trained: Csr, users: Ids):
+        self.trained, self.users = trained, users
+        self.by_user: dict[str, list[str]] = {}
+        self.by_bundle: dict[str, list[str]] = {}
+        self._pairs: set[tuple[str, str]] = set()
+
+    def rows_of(self, user: str, catalogue: Catalogue) -> Positions:
+        """Rows of the bundles that this user took, now or in training."""
+        since = [catalogue.find(name) for name in tuple(self.by_user.get(user, ()))]
+        rows = np.array([row for row in since if row is not None], dtype=np.int64)
+        if user in self.users.rows:
+            rows = np.concatenate([self.trained.row(self.users.rows[user]), rows])
+        return rows
+
+    def takers(self, bundle: str, row: int, catalogue: Catalogue) -> Positions:
+        """Rows of the known users who took this bundle, now or in training."""
+        names = tuple(self.by_bundle.get(bundle, ()))
+        since = [self.users.rows[name] for name in names if name in self.users.rows]
+        rows = np.array(since, dtype=np.int64)
+        if row < catalogue.n_trained:
+            rows = np.concatenate([self.trained.column(row), rows])
+        return rows
+
+    def has(self, user: str, bundle: str, row: int, catalogue: Catalogue) -> bool:
+        if (user, bundle) in self._pairs:
+            return True
+        known = self.users.rows.get(user)
+        return row < catalogue.n_trained and known is not None and row in self.trained.row(known)
+
+    def add(self, user: str, bundle: str) -> None:
+        self._pairs.add((user, bundle))
+        self.by_user.setdefault(user, []).append(bundle)
+        self.by_bundle.setdefault(bundle, []).append(user)
+
+    def forget(self, bundles: Sequence[str]) -> None:
+        """Drop what was recorded of bundles that are no more."""
+        for bundle in bundles:
+            for user in self.by_bundle.pop(bundle, ()):
+                self._pairs.discard((user, bundle))
+                self.by_user[user] = [name for name in self.by_user[user] if name != bundle]
