@@ -114,7 +114,8 @@ class Explanation:
     By the bundle's side: the `views`. Where the bundle's vector is made of its items, `bundle_items` splits
     the share of the affiliation view (the only view, for a model with one) among them.
     By the user's side: `user_items` + `user_bundles` (what the user has) + `own` (what was learned of the
-    user beyond that; 0 for one folded in). Where the model does not say, these lists are empty and all is `own`.
+    user beyond that; 0 for one folded in). Where the model does not say, these lists are empty
+    and all is `own`.
     """
 
     user_id: str

@@ -30,6 +30,7 @@ from coheat.recommender.answers import (
     UserInfo,
 )
 from coheat.recommender.catalogue import Catalogue, Rows
+from coheat.recommender.checks import check_id, check_ids, check_k
 from coheat.recommender.ids import Ids, shortened, unknown
 from coheat.recommender.ranking import Floats, Positions, best
 from coheat.recommender.taken import Csr, Taken
@@ -302,6 +303,15 @@ class Recommender:
     def has_bundle(self, bundle: str) -> bool:
         return self._catalogue.find(bundle) is not None
 
+    @property
+    def popularity(self) -> Positions:
+        """How often each of `bundle_ids` was taken, in training and since."""
+        catalogue = self._catalogue
+        return catalogue.popularity[catalogue.alive]
+
+    def has_bundle(self, bundle: str) -> bool:
+        return self._catalogue.find(bundle) is not None
+
     def is_new(self, bundle: str) -> bool:
         catalogue = self._catalogue
         return bool(catalogue.is_new[catalogue.row(bundle)])
@@ -422,32 +432,6 @@ class Recommender:
                 own = self.model.own_history(row if row < catalogue.n_trained else None)
                 plain[place, self.model.history] = own + self.model.history_from(found, self.taken)
         return catalogue.changed(rows, plain, self.model.weighed(plain, catalogue.popularity[rows]))
-
-
-def check_k(k: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ConfigError(f"k = {k}: a list has at least one place; choose k from 1 up")
-
-
-def check_id(name: object, kind: str) -> str:
-    if not isinstance(name, str):
-        raise DataError(f"a {kind} id is a text; {name!r} is not")
-    if not name:
-        raise DataError(f"a {kind} id is empty; choose another")
-    return name
-
-
-def check_ids(names: Sequence[str], what: str, advice: str) -> list[str]:
-    """A list of ids with at least one, none twice."""
-    if isinstance(names, str):
-        raise ConfigError(f"{what} is one text; {advice}")
-    listed = list(names)
-    if not listed:
-        raise ConfigError(f"{what} is an empty list; {advice}")
-    if len(set(listed)) < len(listed):
-        twice = next(name for place, name in enumerate(listed) if name in listed[:place])
-        raise ConfigError(f"{what} names {shortened(twice)} twice; name each once")
-    return listed
 
 
 def _open(path: Path) -> Artifact:
