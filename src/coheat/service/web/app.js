@@ -25,6 +25,7 @@ function route() {
       link.removeAttribute("aria-current");
     }
   }
+  nameModel();
   if (view === "people") {
     people.show(rest ? decoded(rest) : null);
   } else if (view === "model") {
@@ -112,7 +113,8 @@ function startKeys() {
 async function nameModel() {
   try {
     const found = await api.models();
-    byId("foot-model").textContent = `Model ${found.model}, trained on ${found.scenario} data, seed ${found.seed}.`;
+    byId("foot-model").textContent =
+      `Model ${found.model}, epoch ${found.best_epoch}, loaded ${new Date(found.loaded_at).toLocaleString("en-GB")}.`;
   } catch {
     // The footer is only a remark; the view itself says what is wrong.
   }
@@ -124,4 +126,3 @@ people.start();
 compose.start();
 window.addEventListener("hashchange", route);
 route();
-nameModel();

@@ -18,7 +18,7 @@ export function barScale(values) {
 export function bar({ name, value, place, kind, shown = score(value), label = "" }) {
   const zero = place(0);
   const end = place(value);
-  const width = Math.max(Math.abs(end - zero), 0.4);
+  const width = Math.abs(end - zero);
   return element(
     "div",
     { class: `bar ${kind}`, "data-value": value },
@@ -40,44 +40,51 @@ export function bar({ name, value, place, kind, shown = score(value), label = ""
   );
 }
 
-const WIDTH = 480;
-const HEIGHT = 250;
-const LEFT = 46;
+const WIDTH = 360;
+const HEIGHT = 220;
+const LEFT = 44;
 const BOTTOM = 40;
-const TOP = 12;
-const RIGHT = 14;
+const TOP = 16;
+const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 /**
- * A curve through `points` ([x, y], x rising). `x` and `y` say the axis: title, ticks, how a tick is
- * written, and the range. `against` is a second, fainter curve to compare with.
+ * Columns of shares in groups: each group has a `name` and one `share` (0 to 1) per entry of `kinds`,
+ * which are the classes that colour them. The height ends at the first quarter above the tallest.
  */
-export function curve({ points, x, y, label, against = null, area = true }) {
-  const across = (value) => LEFT + ((value - x.from) / (x.to - x.from || 1)) * (WIDTH - LEFT - RIGHT);
-  const down = (value) => HEIGHT - BOTTOM - ((value - y.from) / (y.to - y.from || 1)) * (HEIGHT - BOTTOM - TOP);
-  const path = (line) =>
-    line.map(([at, value], i) => `${i ? "L" : "M"}${across(at).toFixed(1)} ${down(value).toFixed(1)}`).join("");
-  const ground = `L${across(points.at(-1)[0]).toFixed(1)} ${down(y.from)}L${across(points[0][0]).toFixed(1)} ${down(y.from)}Z`;
+export function columns({ groups, kinds, title, label, write }) {
+  const tallest = Math.max(...groups.flatMap((group) => group.shares));
+  const top = TICKS.find((tick) => tick > 0 && tick >= tallest) ?? 1;
+  const down = (share) => HEIGHT - BOTTOM - (share / top) * (HEIGHT - BOTTOM - TOP);
+  const slot = (WIDTH - LEFT) / groups.length;
+  const width = Math.min((slot * 0.76) / kinds.length, 34);
   return drawing(
     "svg",
     { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
-    y.ticks.map((tick) => [
-      drawing("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: down(tick), y2: down(tick) }),
-      drawing("text", { class: "tick", x: LEFT - 8, y: down(tick) + 4, "text-anchor": "end" }, y.write(tick)),
-    ]),
-    x.ticks.map((tick) =>
-      drawing(
-        "text",
-        { class: "tick", x: across(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" },
-        x.write(tick),
-      ),
-    ),
-    area ? drawing("path", { class: "area", d: path(points) + ground }) : null,
-    against ? drawing("path", { class: "line against", d: path(against) }) : null,
-    drawing("path", { class: "line", d: path(points) }),
-    drawing(
-      "text",
-      { class: "axis", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" },
-      x.title,
-    ),
+    [0, top / 2, top].map((tick) => [
+      drawing("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: down(tick), y2: down(tick) }),
+      drawing("text", { class: "tick", x: LEFT - 8, y: down(tick) + 4, "text-anchor": "end" }, write(tick)),
+    ]).flat(),
+    groups.map((group, position) => {
+      const middle = LEFT + slot * (position + 0.5);
+      return [
+        ...group.shares.map((share, which) =>
+          drawing(
+            "rect",
+            {
+              class: `column ${kinds[which]}`,
+              x: middle + width * (which - kinds.length / 2) + 1,
+              y: share > 0 ? Math.min(down(share), down(0) - 1.5) : down(0),
+              width: width - 2,
+              height: share > 0 ? Math.max(down(0) - down(share), 1.5) : 0,
+              rx: 2,
+              "data-share": share,
+            },
+            drawing("title", {}, `${group.name}: ${write(share)}`),
+          ),
+        ),
+        drawing("text", { class: "tick", x: middle, y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, group.name),
+      ];
+    }),
+    drawing("text", { class: "axis", x: (LEFT + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, title),
   );
 }

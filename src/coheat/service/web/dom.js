@@ -23,7 +23,7 @@ function filled(node, attributes, children) {
       node.setAttribute(name, value === true ? "" : String(value));
     }
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
   return node;
 }
 
@@ -37,7 +37,7 @@ export function byId(id) {
 }
 
 export function fill(node, ...children) {
-  node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined));
 }
 
 /** Say something to those who hear the page; the region is emptied first so that repeats are heard. */

@@ -1,7 +1,7 @@
 // The panel of the model: how uneven the shop is, whom the model trusts, how many new bundles are shown.
 
 import * as api from "./api.js";
-import { curve } from "./charts.js";
+import { columns } from "./charts.js";
 import { byId, counted, drawing, element, fill, percent, skeletons, trouble } from "./dom.js";
 
 export async function show() {
@@ -19,11 +19,11 @@ export async function show() {
 
 function tiles(found) {
   const facts = [
-    ["people", found.users],
-    ["items", found.items],
-    ["bundles", found.bundles],
-    ["of them new", found.new_bundles],
-    ["times a bundle was taken", found.interactions],
+    ["people", found.n_users],
+    ["items", found.n_items],
+    ["bundles", found.n_bundles],
+    ["bundles nobody has taken yet", found.n_cold_bundles],
+    ["times a bundle was taken", found.n_interactions],
   ];
   return element(
     "dl",
@@ -34,77 +34,91 @@ function tiles(found) {
   );
 }
 
-function figure(title, sentence, picture) {
-  return element("figure", { class: "panel" }, element("h2", {}, title), picture, element("figcaption", {}, sentence));
+function figure(title, sentence, ...picture) {
+  return element("figure", { class: "panel" }, element("h2", {}, title), ...picture, element("figcaption", {}, sentence));
 }
 
-function skew({ skew: found }) {
+function swatches(...pairs) {
+  return element(
+    "p",
+    { class: "legend" },
+    pairs.flatMap(([kind, name]) => [element("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), name]),
+  );
+}
+
+function range({ least, most }) {
+  return least === most ? least.toLocaleString("en") : `${least.toLocaleString("en")}–${most.toLocaleString("en")}`;
+}
+
+const share = (part, whole) => (whole > 0 ? part / whole : 0);
+
+function skew(found) {
+  const most = found.popularity.at(-1);
   const sentence =
-    `The 10% most taken bundles have ${percent(found.top_10_percent_share)} of all the times a bundle was taken. ` +
-    "The dashed line is a shop where all are taken alike.";
+    `${counted(most.bundles, "bundle was", "bundles were")} taken ${range(most)} times: ` +
+    `${percent(share(most.bundles, found.n_bundles))} of all bundles, with ` +
+    `${percent(share(most.interactions, found.n_interactions))} of all the times a bundle was taken.`;
   return figure(
     "A few bundles get most of it",
     sentence,
-    curve({
-      points: found.curve.map((point) => [point.share_of_bundles, point.share_of_interactions]),
-      against: [
-        [0, 0],
-        [1, 1],
-      ],
-      x: { title: "bundles, most taken first", from: 0, to: 1, ticks: [0, 0.25, 0.5, 0.75, 1], write: percent },
-      y: { from: 0, to: 1, ticks: [0, 0.5, 1], write: percent },
+    swatches(["plain", "share of bundles"], ["history", "share of times taken"]),
+    columns({
+      groups: found.popularity.map((bin) => ({
+        name: range(bin),
+        shares: [share(bin.bundles, found.n_bundles), share(bin.interactions, found.n_interactions)],
+      })),
+      kinds: ["plain", "history"],
+      title: "times taken",
       label: sentence,
+      write: percent,
     }),
   );
 }
 
-/** Popularity spans decades, so it is drawn by its logarithm, with room for zero. */
-const spread = (popularity) => Math.log10(1 + popularity);
-
-function trust({ history_weight: rows }) {
-  const greatest = rows.at(-1);
+function trust(found) {
+  const most = found.popularity.at(-1);
+  if (most.mean_history_weight === null) {
+    return figure("When history counts", "This model does not weigh history against items.");
+  }
   const sentence =
-    "How much the history of a bundle counts, by how often it was taken. For a new bundle it is 0%: its items decide. " +
-    `At ${counted(greatest.popularity, "time")} it is ${percent(greatest.history_weight)}.`;
-  const ticks = [0, 1, 10, 100, 1000, 10000].filter((tick) => tick <= greatest.popularity);
+    "For a bundle that nobody has taken, history counts nothing and its items decide. " +
+    `For those taken ${range(most)} times it counts ${percent(most.mean_history_weight)}.`;
   return figure(
-    "History is trusted where there is some",
+    "When history counts",
     sentence,
-    curve({
-      points: rows.map((row) => [spread(row.popularity), row.history_weight]),
-      x: {
-        title: "times taken",
-        from: 0,
-        to: spread(greatest.popularity),
-        ticks: ticks.map(spread),
-        write: (tick) => Math.round(10 ** tick - 1).toLocaleString("en"),
-      },
-      y: { from: 0, to: 1, ticks: [0, 0.5, 1], write: percent },
+    swatches(["history", "how much history counts"]),
+    columns({
+      groups: found.popularity.map((bin) => ({ name: range(bin), shares: [bin.mean_history_weight ?? 0] })),
+      kinds: ["history"],
+      title: "times taken",
       label: sentence,
+      write: percent,
     }),
   );
 }
 
-function newcomers({ lists }) {
-  const share = lists.places ? lists.new_places / lists.places : 0;
+function newcomers(found) {
   const sentence =
-    `Of ${counted(lists.places, "place")} in the lists of ${counted(lists.users, "person", "people")} (${lists.k} each), ` +
-    `${counted(lists.new_places, "place")} ${lists.new_places === 1 ? "goes" : "go"} to new bundles; ` +
-    `${counted(lists.new_bundles, "new bundle")} ${lists.new_bundles === 1 ? "appears" : "appear"} in at least one list.`;
-  return figure(
-    "New bundles in people’s lists",
-    sentence,
+    `Bundles that nobody has taken yet are ${percent(found.cold_share_of_bundles)} of all bundles, and fill ` +
+    `${percent(found.cold_share_of_lists)} of the first ${found.list_length} places in the lists of ` +
+    `${counted(found.sampled_users, "person", "people")} from all over the shop.`;
+  const row = (name, value, kind) =>
     element(
       "div",
       { class: "share" },
-      element("p", { class: "big" }, percent(share)),
+      element("p", { class: "share-name" }, name),
+      element("p", { class: "big" }, percent(value)),
       drawing(
         "svg",
-        { class: "share-bar", height: 18, role: "img", "aria-label": sentence },
-        drawing("rect", { class: "bar-ground", x: 0, y: 0, width: "100%", height: 18, rx: 9 }),
-        drawing("rect", { class: "share-new", x: 0, y: 0, width: `${Math.max(share * 100, 0.5)}%`, height: 18, rx: 9 }),
+        { class: "share-bar", height: 14, "aria-hidden": "true" },
+        drawing("rect", { class: "bar-ground", x: 0, y: 0, width: "100%", height: 14, rx: 7 }),
+        drawing("rect", { class: `column ${kind}`, x: 0, y: 0, width: `${value * 100}%`, height: 14, rx: 7 }),
       ),
-      element("p", { class: "faint" }, "of all places in lists go to bundles that nobody has taken yet"),
-    ),
+    );
+  return figure(
+    "New bundles in lists",
+    sentence,
+    row("of all bundles are new", found.cold_share_of_bundles, "plain"),
+    row("of the places in lists go to new ones", found.cold_share_of_lists, "fresh"),
   );
 }

@@ -7,7 +7,7 @@ import { reason } from "./reasons.js";
 import { searchBox } from "./search.js";
 
 const SUGGESTED = 6;
-const SHOWN_ITEMS = 24;
+const SHOWN_ITEMS = 12;
 const SHOWN_CONTENTS = 8;
 
 let current = null;
@@ -62,6 +62,7 @@ export async function show(userId) {
     return;
   }
   byId("user-search").value = userId;
+  fill(byId("user-suggestions"));
   byId("list-title").textContent = `Recommended to ${userId}`;
   await Promise.all([showBelongings(), showList()]);
 }
@@ -181,8 +182,7 @@ async function detail(userId, row) {
 }
 
 function draw(place, answer, details, owned, candidates) {
-  const message = listMessage(answer, candidates);
-  byId("list-message").textContent = message;
+  byId("list-message").textContent = listMessage(answer, candidates);
   announce(`${counted(details.length, "bundle")} recommended to ${answer.user_id}.`);
   if (details.length === 0) {
     const text =
@@ -247,8 +247,15 @@ function card({ row, contents, why }, owned, scale) {
     element(
       "div",
       { class: "bars" },
-      bar({ name: "History", value: why.history, place: scale, kind: "history" }),
-      bar({ name: "Items", value: why.items, place: scale, kind: "items" }),
+      why.history_weight === null
+        ? null
+        : bar({ name: "History", value: why.history, place: scale, kind: "history" }),
+      bar({
+        name: why.history_weight === null ? "Score" : "Items",
+        value: why.items,
+        place: scale,
+        kind: "items",
+      }),
     ),
     element(
       "div",
@@ -259,7 +266,7 @@ function card({ row, contents, why }, owned, scale) {
         {
           type: "button",
           class: "quiet",
-          "aria-label": `Record that ${row.user_id ?? current} took ${row.bundle_id}`,
+          "aria-label": `Record that ${current} took ${row.bundle_id}`,
           onclick: (event) => took(row.bundle_id, event.currentTarget),
         },
         "They took it",

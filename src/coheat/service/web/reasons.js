@@ -4,33 +4,43 @@ import { counted, listed, percent } from "./dom.js";
 
 /** One or two sentences for a person who does not know the model. */
 export function reason(why, contents) {
-  return [trust(why, contents), carriers(why)].filter(Boolean).join(" ");
+  return [trust(why, contents), byHistory(why), byItems(why)].filter(Boolean).join(" ");
 }
 
 function trust(why, contents) {
-  const taken = contents.popularity;
-  if (why.history_weight <= 0) {
-    return "Nobody has taken it yet, so its items alone decide.";
+  const taken = `Taken ${counted(contents.popularity, "time")}`;
+  if (why.history_weight === null) {
+    return `${contents.popularity > 0 ? taken : "Nobody has taken it yet"}. This model gives one score for everything it knows.`;
   }
-  const times = `Taken ${counted(taken, "time")}, so its history counts ${percent(why.history_weight)}`;
-  if (why.history > why.items) {
-    return `${times}: mostly people with similar bundles speak for it.`;
+  if (why.history_weight === 0) {
+    return "Nobody has taken it yet, so only its items count.";
   }
-  return `${times}: mostly the items inside speak for it.`;
+  return `${taken}, so its history counts ${percent(why.history_weight)} and its items the rest.`;
 }
 
-function carriers(why) {
-  const inside = positive(why.bundle_items);
-  const own = positive(why.user_items);
-  if (inside.length === 0) {
+function byHistory(why) {
+  const own = carrying(why.user_bundles, "bundle_id");
+  if (why.history <= Math.max(why.items, 0) || own.length === 0) {
     return "";
   }
-  if (own.length === 0) {
-    return `Of its items, ${listed(inside)} fit best.`;
-  }
-  return `Of its items, ${listed(inside)} fit best with ${listed(own)}, which they have.`;
+  return `Mostly it is taken by people who also took ${listed(own)}.`;
 }
 
-function positive(rows) {
-  return rows.filter((row) => row.share > 0).map((row) => row.item_id).slice(0, 3);
+function byItems(why) {
+  const inside = carrying(why.bundle_items, "item_id");
+  const own = carrying(why.user_items, "item_id");
+  if (why.items <= 0 || inside.length === 0) {
+    return "";
+  }
+  const fitting = `${listed(inside)} ${inside.length === 1 ? "fits" : "fit"} best`;
+  return own.length === 0 ? `Inside, ${fitting}.` : `Inside, ${fitting}; they have ${listed(own)}.`;
+}
+
+/** The names that carry most, at most three, among those that speak for the bundle. */
+function carrying(rows, name) {
+  return rows
+    .filter((row) => row.share > 0)
+    .sort((one, other) => other.share - one.share)
+    .slice(0, 3)
+    .map((row) => row[name]);
 }
