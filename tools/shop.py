@@ -68,7 +68,9 @@ THEMES = {
 def make_shop(seed: int = 0) -> BundleData:
     """Everybody likes one or two themes; within a theme a few bundles and items are taken by most."""
     rng = Randomness(seed).generator("readable shop")
-    user_bundle, user_item, bundle_item = set(), set(), set()
+    user_bundle: set[tuple[str, str]] = set()
+    user_item: set[tuple[str, str]] = set()
+    bundle_item: set[tuple[str, str]] = set()
     for items, bundles in THEMES.values():
         for bundle in bundles:
             for item in rng.choice(items, size=int(rng.integers(3, 7)), replace=False):

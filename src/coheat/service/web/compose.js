@@ -72,7 +72,7 @@ function drawBasket() {
         element(
           "li",
           { class: "chip removable" },
-          itemId,
+          element("span", {}, itemId),
           element(
             "button",
             { type: "button", "aria-label": `Remove ${itemId}`, onclick: () => drop(itemId) },
