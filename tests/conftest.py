@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Small worlds gain nothing from several torch threads, and tests that run side by side crowd each other out
+# with them. Set before torch is imported, and inherited by the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 
