@@ -1,0 +1,197 @@
+"""What the measurements of the service share: a model of any size, a server process, plain HTTP.
+
+The model has random vectors and relations: how fast it answers does not depend on what it learned.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coheat.artifact import Description, save_artifact
+from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.models.base import Model, ModelConfig, TwoViews, Vectors
+from coheat.rng import Randomness
+
+JSON = {"Content-Type": "application/json"}
+START = "from coheat.cli import main; main()"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Counts of a model; `width` is that of a whole vector."""
+
+    n_users: int = 53_897
+    n_bundles: int = 27_694
+    n_items: int = 42_563
+    width: int = 128
+    bundles_per_user: int = 20
+    items_per_user: int = 30
+    items_per_bundle: int = 4
+
+
+IFASHION = Size()
+SMALL = Size(60, 40, 50, 8, 3, 5, 3)
+
+
+class RandomVectors(Model):
+    """Two views of random numbers; every tenth bundle is cold."""
+
+    def _random(self, name: str, *shape: int) -> Tensor:
+        generator = self.rng.torch_generator(name)
+        return torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+
+    def vectors(self) -> Vectors:
+        views = self.two_views()
+        popularity = torch.from_numpy(
+            np.bincount(self.data.user_bundle.indices, minlength=self.data.n_bundles)
+        )
+        weight = torch.tanh(popularity.float() / views.temperature)[:, None]
+        half = views.bundles.shape[1] // 2
+        bundles = torch.cat([weight * views.bundles[:, :half], (1 - weight) * views.bundles[:, half:]], dim=1)
+        items = self._random("items", self.data.n_items, 2 * half)
+        items[:, :half] = 0
+        users = self._random("users", self.data.n_users, 2 * half)
+        return Vectors(users, bundles, items)
+
+    def two_views(self) -> TwoViews:
+        data, half = self.data, self.config.embedding_size
+        return TwoViews(
+            bundles=self._random("bundles", data.n_bundles, 2 * half),
+            temperature=60.0,
+            user_layers=self._random("user layers", 1, data.n_users, half),
+            bundle_layers=self._random("bundle layers", 1, data.n_bundles, half),
+            item_layers=self._random("item layers", 1, data.n_items, half),
+            normalise_layers=True,
+        )
+
+
+def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
+    """An artifact of this size with ids user-0 ..., bundle-0 ..., item-0 ...; an existing one is replaced."""
+    rng = np.random.default_rng(seed)
+
+    def random_relation(n_rows: int, n_columns: int, per_row: int, first: int = 0) -> Any:
+        rows = np.repeat(np.arange(n_rows), per_row)
+        return relation(rows, rng.integers(first, n_columns, len(rows)), (n_rows, n_columns))
+
+    def ids(kind: str, count: int) -> Vocabulary:
+        return Vocabulary([f"{kind}-{number}" for number in range(count)], kind)
+
+    data = BundleData(
+        ids("user", size.n_users),
+        ids("bundle", size.n_bundles),
+        ids("item", size.n_items),
+        random_relation(size.n_users, size.n_bundles, size.bundles_per_user, first=size.n_bundles // 10),
+        random_relation(size.n_users, size.n_items, size.items_per_user),
+        random_relation(size.n_bundles, size.n_items, size.items_per_bundle),
+    )
+    model = RandomVectors(data, ModelConfig(embedding_size=size.width // 2), Randomness(seed))
+    described = Description(
+        model="random", config={}, training={}, seed=seed, scenario="all", data_source="random numbers",
+        data_fingerprint=str(seed), best_epoch=0, metrics={}, seconds=0.0, reason="made up",
+    )  # fmt: skip
+    save_artifact(directory, model, described)
+
+
+class Server:
+    """A service in a process of its own, as `coheat serve` starts it, on a free port."""
+
+    def __init__(self, run: Path, *options: str, seconds: float = 60.0, **popen: Any):
+        command = [sys.executable, "-c", START, "serve", str(run), "--port", "0", *options]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **popen
+        )
+        self.port = self._port(seconds)
+
+    def _port(self, seconds: float) -> int:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r":(\d+)", line)
+        if found is None:
+            raise RuntimeError(f"the service did not start: {self.stop()}")
+        self.port = int(found[1])
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            try:
+                if self.ask("GET", "/health/ready")[0] == 200:
+                    return self.port
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"the service did not get ready: {self.stop()}")
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Status and JSON of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            return ask(connection, method, path, body, headers)
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        """End it without a word, as a power cut would end the process."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+    def stop(self) -> str:
+        """Ask it to end; what it said on standard error."""
+        self.process.terminate()
+        _, said = self.process.communicate(timeout=60)
+        return str(said)
+
+    def memory_megabytes(self) -> float:
+        """Memory that is its own: without files that are mapped from the disk."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) / 1024
+
+
+def ask(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, Any]:
+    payload = None if body is None else json.dumps(body)
+    connection.request(method, path, payload, {**(JSON if body is not None else {}), **(headers or {})})
+    answer = connection.getresponse()
+    content = answer.read()
+    is_json = "json" in (answer.getheader("Content-Type") or "")
+    return answer.status, json.loads(content) if is_json and content else content.decode()
+
+
+@contextmanager
+def serving(run: Path, *options: str, **popen: Any) -> Iterator[Server]:
+    """A server that is ended with the block."""
+    server = Server(run, *options, **popen)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+
+
+def in_path(name: str) -> str:
+    """An id as it stands in a path."""
+    return quote(name, safe="")
