@@ -21,6 +21,7 @@ STEPS = [
     {"memory", "checkpoint", "training", "progress", "presets"},
     {"artifact"},
     {"recommender"},
+    {"batch", "export"},
     {"runs"},
     {"contract", "testing", "experiments", "plots", "report", "demo"},
     {"service"},

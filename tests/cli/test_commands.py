@@ -191,7 +191,7 @@ def mistakes() -> list[tuple[str, tuple[str, ...]]]:
         ("no such directory", ("evaluate", "{run}", "--data", "{tmp}/nowhere")),
         ("say for whom", ("recommend", "{run}")),
         ("say for whom", ("recommend", "{run}", "--user", "user-0-0", "--audience", "bundle-0-0")),
-        ("unknown user id 'nobody'", ("recommend", "{run}", "--user", "nobody")),
+        ("unknown user id 'nobody'", ("explain", "{run}", "nobody", "bundle-0-0")),
         ("unknown bundle id 'nothing'", ("recommend", "{run}", "--audience", "nothing")),
         ("choose all or new", ("recommend", "{run}", "--user", "user-0-0", "--candidates", "cold")),
         ("id=item,item", ("recommend", "{run}", "--user", "user-0-0", "--new-bundle", "summer")),

@@ -27,7 +27,20 @@ app = typer.Typer(
 )
 
 # Each module registers its commands on `app` when imported; none imports torch or pyarrow at the top.
-COMMANDS = ("demo", "data", "train", "evaluate", "recommend", "serve", "doctor")
+COMMANDS = (
+    "demo",
+    "data",
+    "train",
+    "evaluate",
+    "recommend",
+    "audience",
+    "explain",
+    "similar",
+    "batch",
+    "export",
+    "serve",
+    "doctor",
+)
 
 
 def _show_version(wanted: bool) -> None:

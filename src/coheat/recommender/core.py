@@ -282,26 +282,22 @@ class Recommender:
         """Ids of all bundles that can be recommended now, in the order of rows."""
         return self._catalogue.names()
 
-    @property
-    def bundle_vectors(self) -> Floats:
-        """Vectors (n, width) of `bundle_ids`, as they score now."""
+    def bundle_table(self) -> tuple[list[str], Floats]:
+        """All bundles' ids and their vectors (n, width) as they score now."""
         catalogue = self._catalogue
-        return catalogue.served.take(np.flatnonzero(catalogue.alive))
+        return catalogue.names(), catalogue.served.take(np.flatnonzero(catalogue.alive))
+
+    def snapshot(self, k: int, candidates: Candidates) -> tuple[Catalogue, Positions]:
+        """The bundles as they are now and the rows of the candidates, for a long list of questions."""
+        check_k(k)
+        catalogue = self._catalogue
+        return catalogue, self._columns(catalogue, candidates, ())
 
     @property
     def new_bundle_ids(self) -> set[str]:
         """Ids of the bundles that nobody took in training, or that were added since."""
         catalogue = self._catalogue
         return {catalogue.ids[row] for row in np.flatnonzero(catalogue.is_new & catalogue.alive)}
-
-    @property
-    def popularity(self) -> Positions:
-        """How often each of `bundle_ids` was taken, in training and since."""
-        catalogue = self._catalogue
-        return catalogue.popularity[catalogue.alive]
-
-    def has_bundle(self, bundle: str) -> bool:
-        return self._catalogue.find(bundle) is not None
 
     @property
     def popularity(self) -> Positions:
@@ -410,15 +406,15 @@ class Recommender:
         if isinstance(items, str):
             raise ConfigError(f"{bundle}: give a list of item ids, not one text")
         distinct = list(dict.fromkeys(items))
-        found = self.items.rows
-        rows = np.array([found[item] for item in distinct if item in found], dtype=np.int64)
+        found = list(map(self.items.rows.get, distinct))
+        rows = np.array([row for row in found if row is not None], dtype=np.int64)
         if not distinct:
             raise UnknownIdError(f"{bundle}: without items there is nothing to place it by")
         if not len(rows):
             shown = ", ".join(shortened(item) for item in distinct[:5])
             raise UnknownIdError(f"{bundle}: the model knows none of its items ({shown})")
         if len(rows) < len(distinct):
-            left_out[name] = [item for item in distinct if item not in found]
+            left_out[name] = [item for item, row in zip(distinct, found, strict=True) if row is None]
         return np.sort(rows)
 
     def _weighed_anew(self, catalogue: Catalogue, changed: Mapping[int, str]) -> Catalogue:

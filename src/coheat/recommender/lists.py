@@ -14,8 +14,8 @@ from coheat.recommender.ranking import Floats, Positions, best_of_rows
 from coheat.recommender.taken import Taken
 from coheat.recommender.views import ServedModel
 
-BLOCK = 256
-"""Users scored at once; it bounds the memory at BLOCK x n_bundles scores."""
+BLOCK = 64
+"""Users scored at once. Few enough for their scores to stay in the cache while they are ranked."""
 
 NOTHING: Positions = np.zeros(0, dtype=np.int64)
 
@@ -55,8 +55,9 @@ def known_of(
     bundles: Sequence[str],
 ) -> Known:
     """The fallback chain: trained vector; else folded in; else nothing."""
-    given = np.array([catalogue.row(name) for name in dict.fromkeys(bundles)], dtype=np.int64)
-    seen = np.union1d(taken.rows_of(user, catalogue), given)
+    seen = taken.rows_of(user, catalogue)
+    if bundles:
+        seen = np.union1d(seen, [catalogue.row(name) for name in bundles]).astype(np.int64)
     row = taken.users.rows.get(user)
     notes: tuple[str, ...] = ()
     if row is not None:

@@ -1,0 +1,146 @@
+"""Lists for everybody, written to Parquet in parts: bounded memory, several machines, restartable.
+
+    OUT/batch.json                    what was asked, so that a restart cannot mix two questions
+    OUT/part-00000-of-00011.parquet   user_id, bundle_id, score, rank of so many users, in the order of rows
+
+Users are cut into parts of `part_size`. A part is written aside and renamed, so it is whole or absent, and
+one that is there is not computed again. With `shard` i/n, parts i-1, i-1+n, ... are done, so n processes or
+machines that share the directory do all of them between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coheat.errors import ArtifactError, ConfigError
+from coheat.recommender import Recommender
+from coheat.recommender.lists import BLOCK, NOTHING, ranked
+from coheat.storage import read_json, replacing_file, write_json
+
+INDEX = "batch.json"
+PART = 10_000
+"""Users in a part, unless the caller chooses otherwise."""
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a call did: parts written, parts that were there already, users and rows written, lists short."""
+
+    parts_written: int
+    parts_kept: int
+    users: int
+    rows: int
+    short_lists: int
+
+
+def recommend_all(
+    recommender: Recommender,
+    out: Path,
+    k: int = 20,
+    candidates: Any = "all",
+    exclude_seen: bool = True,
+    shard: tuple[int, int] = (1, 1),
+    part_size: int = PART,
+    on_part: Callable[[int, int], None] | None = None,
+) -> BatchReport:
+    """Write the k best bundles of every user of training; `on_part` is told (parts done, parts to do).
+
+    All lists are those of the moment of the call: bundles added meanwhile are for the next one.
+    """
+    number, n_shards = shard
+    if not 1 <= number <= n_shards:
+        raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
+    if part_size < 1:
+        raise ConfigError(f"part_size = {part_size}: at least one user is in a part")
+    catalogue, columns = recommender.snapshot(k, candidates)
+    n_users = len(recommender.users.ids)
+    n_parts = max(-(-n_users // part_size), 1)
+    question = {
+        "k": k,
+        "candidates": candidates if isinstance(candidates, str) else list(candidates),
+        "exclude_seen": exclude_seen,
+        "part_size": part_size,
+        "users": n_users,
+        "bundles": len(columns),
+        "model": asdict(recommender.description) if recommender.description else None,
+    }
+    _claim(out, question)
+    written = kept = users = rows = short = 0
+    mine = range(number - 1, n_parts, n_shards)
+    for done, part in enumerate(mine, start=1):
+        path = out / f"part-{part:05d}-of-{n_parts:05d}.parquet"
+        if path.exists():
+            kept += 1
+        else:
+            first, last = part * part_size, min((part + 1) * part_size, n_users)
+            lengths = _write_part(recommender, catalogue, columns, path, range(first, last), k, exclude_seen)
+            written, users, rows = written + 1, users + last - first, rows + sum(lengths)
+            short += sum(length < k for length in lengths)
+        if on_part:
+            on_part(done, len(mine))
+    return BatchReport(written, kept, users, rows, short)
+
+
+def _claim(out: Path, question: dict[str, Any]) -> None:
+    """Note the question in the directory; refuse a directory that answers another one."""
+    if (out / INDEX).exists():
+        found = read_json(out / INDEX)
+        different = sorted(key for key in question if found.get(key) != question[key])
+        if different:
+            raise ArtifactError(
+                f"{out}: holds lists made with another {', '.join(different)}; "
+                "write to a new directory, or ask the same question to go on"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.glob("part-*"))):
+        raise ArtifactError(f"{out}: in the way; write to a new directory")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / INDEX, question)
+
+
+def _write_part(
+    recommender: Recommender,
+    catalogue: Any,
+    columns: Any,
+    path: Path,
+    users: range,
+    k: int,
+    exclude_seen: bool,
+) -> Sequence[int]:
+    """Write the lists of these rows of users; the length of each."""
+    import pyarrow
+    from pyarrow import parquet
+
+    ids = recommender.users.ids
+    chosen, scores, lengths = [], [], []
+    for start in range(users.start, users.stop, BLOCK):
+        block = range(start, min(start + BLOCK, users.stop))
+        vectors = np.asarray(recommender.model.users[block.start : block.stop])
+        seen = [recommender.taken.rows_of(ids[u], catalogue) if exclude_seen else NOTHING for u in block]
+        for found, values in ranked(catalogue, vectors, seen, columns, k):
+            chosen.append(found)
+            scores.append(values)
+            lengths.append(len(found))
+    counts = np.array(lengths, dtype=np.int64)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+    flat = np.concatenate(chosen) if chosen else NOTHING
+    used, codes = np.unique(flat, return_inverse=True)
+    names = pyarrow.array([catalogue.ids[row] for row in used], pyarrow.string())
+    people = pyarrow.array(ids[users.start : users.stop], pyarrow.string())
+    table = pyarrow.table(
+        {
+            "user_id": people.take(pyarrow.array(owner)),
+            "bundle_id": names.take(pyarrow.array(codes)),
+            "score": pyarrow.array(np.concatenate(scores) if scores else [], pyarrow.float32()),
+            "rank": pyarrow.array(rank, pyarrow.int32()),
+        }
+    )
+    with replacing_file(path) as aside:
+        parquet.write_table(table, aside, compression="zstd")
+    return lengths

@@ -1,0 +1,72 @@
+"""coheat batch: lists for all users, to Parquet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, errors, note, print_json
+from coheat.cli.serving import NEW_BUNDLES, RUN, K, add_bundles, candidates_of
+from coheat.errors import ConfigError
+
+
+@app.command()
+def batch(
+    run: Path = RUN,
+    out: Path = typer.Option(..., metavar="DIR", help="Where the parts go; the same one to go on."),
+    k: int = K,
+    candidates: str = typer.Option("all", help="all bundles, or new: those nobody took in training."),
+    new_bundles: list[str] = NEW_BUNDLES,
+    include_seen: bool = typer.Option(False, "--include-seen", help="Also what the user took already."),
+    shard: str = typer.Option("1/1", metavar="I/N", help="Do every N-th part, from the I-th on."),
+    part_size: int = typer.Option(
+        10_000, min=1, help="Users in a part; memory grows with it, not with users."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Recommend to all users of training, written as Parquet (user_id, bundle_id, score, rank).
+
+    Parts that are there already are kept, so the same command goes on where it was stopped.
+
+    Examples:
+
+        coheat batch runs/youshu --out lists -k 20
+
+        coheat batch runs/youshu --out lists --shard 1/2 & coheat batch runs/youshu --out lists --shard 2/2
+    """
+    from coheat.batch import recommend_all
+    from coheat.recommender import Recommender
+
+    chosen, which = candidates_of(candidates, ()), _parse_shard(shard)
+    recommender = Recommender.load(run)
+    add_bundles(recommender, new_bundles, quiet=as_json)
+    with errors.status("recommending to all users") as status:
+        report = recommend_all(
+            recommender,
+            out,
+            k,
+            chosen,
+            not include_seen,
+            which,
+            part_size,
+            lambda done, parts: status.update(f"part {done} of {parts}"),
+        )
+    if as_json:
+        print_json({"out": str(out), **asdict(report)})
+        return
+    if report.short_lists:
+        note(f"{report.short_lists} lists have fewer than {k} bundles: there are no more candidates")
+    kept = f", {report.parts_kept} parts kept" if report.parts_kept else ""
+    console.print(
+        f"{report.rows} rows for {report.users} users in {report.parts_written} parts{kept}", highlight=False
+    )
+
+
+def _parse_shard(text: str) -> tuple[int, int]:
+    number, slash, total = text.partition("/")
+    if not (slash and number.isdecimal() and total.isdecimal()):
+        raise ConfigError(f"--shard {text!r}: write it as i/n, for example 1/4")
+    return int(number), int(total)

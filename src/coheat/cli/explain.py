@@ -1,0 +1,55 @@
+"""coheat explain: why a bundle has its score for a user."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, print_json
+from coheat.cli.serving import NEW_BUNDLES, RUN, add_bundles, show
+
+
+@app.command()
+def explain(
+    run: Path = RUN,
+    user: str = typer.Argument(..., metavar="USER", help="The user."),
+    bundle: str = typer.Argument(..., metavar="BUNDLE", help="The bundle, old or new."),
+    items: list[str] = typer.Option(
+        [], "--item", metavar="ITEM", help="What a user has who was not in training; repeatable."
+    ),
+    bundles: list[str] = typer.Option(
+        [], "--bundle", metavar="BUNDLE", help="What a user took who was not in training; repeatable."
+    ),
+    new_bundles: list[str] = NEW_BUNDLES,
+    k: int = typer.Option(5, "-k", "--k", min=1, help="Lines to show of each list; --json has all."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Take a score apart: by the bundle's views and items, and by what the user has.
+
+    Examples:
+
+        coheat explain runs/youshu 17 15
+
+        coheat explain runs/youshu 17 summer --new-bundle summer=4,8,15 --json
+    """
+    from coheat.recommender import Recommender
+
+    recommender = Recommender.load(run)
+    unknown = add_bundles(recommender, new_bundles, quiet=as_json)
+    found = recommender.explain(user, bundle, items, bundles)
+    if as_json:
+        print_json({**asdict(found), "unknown_items": unknown})
+        return
+    console.print(f"score {found.score:.4f} ({found.source})", highlight=False)
+    views = [(view.name, view.weight, view.share) for view in found.views]
+    show(("view", "weight", "share"), views, "by view")
+    if found.bundle_items:
+        carried = [(part.id, part.share) for part in found.bundle_items[:k]]
+        show(("item", "share"), carried, "of that, by the bundle's items")
+    had = [(f"item {part.id}", part.share) for part in found.user_items]
+    had += [(f"bundle {part.id}", part.share) for part in found.user_bundles]
+    had = sorted(had, key=lambda pair: -abs(pair[1]))[:k]
+    show(("what", "share"), [*had, ("the user as such", found.own)], "by what the user has")

@@ -1,0 +1,49 @@
+"""coheat export: vectors with ids for other systems, and a FAISS index."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, print_json
+from coheat.cli.serving import NEW_BUNDLES, RUN, add_bundles
+
+
+@app.command()
+def export(
+    run: Path = RUN,
+    out: Path = typer.Option(..., metavar="DIR", help="A new directory to write to."),
+    format: str = typer.Option("parquet", help="parquet, npy or safetensors."),
+    index: str | None = typer.Option(
+        None, help="Also a FAISS index of the bundles: flat (exact), ivf or hnsw."
+    ),
+    recall_bound: float = typer.Option(
+        0.95, min=0, max=1, help="Refuse an index that finds fewer of the exact 20 best."
+    ),
+    new_bundles: list[str] = NEW_BUNDLES,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Write the vectors of users, bundles and items; a score is the inner product of the first two.
+
+    Examples:
+
+        coheat export runs/youshu --out vectors
+
+        coheat export runs/youshu --out vectors --format npy --index flat --json
+    """
+    from coheat.export import export as write
+    from coheat.recommender import Recommender
+
+    recommender = Recommender.load(run)
+    add_bundles(recommender, new_bundles, quiet=as_json)
+    report = write(recommender, out, format, index, recall_bound)  # type: ignore[arg-type]
+    if as_json:
+        print_json({"out": str(out), **asdict(report)})
+        return
+    counts = ", ".join(f"{count} {kind}s" for kind, count in report.counts.items())
+    console.print(f"{counts}, vectors of width {report.width}: {', '.join(report.files)}", highlight=False)
+    if report.recall is not None:
+        console.print(f"the {report.index} index finds {report.recall:.1%} of the exact 20 best")

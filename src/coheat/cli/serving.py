@@ -1,0 +1,92 @@
+"""What the commands around a trained model share: options, reading new bundles, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from coheat.cli.output import console, note
+from coheat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coheat.recommender import Recommender
+
+RUN: Any = typer.Argument(..., metavar="RUN", help="What coheat train --out wrote, or the model in it.")
+K: Any = typer.Option(20, "-k", "--k", min=1, help="How many.")
+NEW_BUNDLES: Any = typer.Option(
+    [],
+    "--new-bundle",
+    metavar="ID=ITEM,ITEM",
+    help="A bundle that did not exist in training; repeatable. Ids with = or , are written as JSON: "
+    '\'{"a=b": ["4", "8,15"]}\'.',
+)
+
+
+def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> dict[str, list[str]]:
+    """Make the bundles of --new-bundle known; the items left out, by bundle, which are noted unless quiet."""
+    if not texts:
+        return {}
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        for name, items in parse_bundles(text).items():
+            if name in found:
+                raise ConfigError(f"--new-bundle names {name!r} twice; name each once")
+            found[name] = items
+    unknown = recommender.add_bundles(found).unknown_items
+    if not quiet:
+        for bundle, items in unknown.items():
+            note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
+    return unknown
+
+
+def parse_bundles(text: str) -> dict[str, list[str]]:
+    """`id=item,item`, or a JSON object of lists for ids that contain = or a comma."""
+    if text.lstrip().startswith("{"):
+        return _parse_json(text)
+    name, equals, items = text.partition("=")
+    ids = [item.strip() for item in items.split(",") if item.strip()]
+    if not equals or not name.strip() or not ids:
+        raise ConfigError(f"--new-bundle {text!r}: write it as id=item,item, for example summer=4,8,15")
+    return {name.strip(): ids}
+
+
+def _parse_json(text: str) -> dict[str, list[str]]:
+    import json
+
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--new-bundle {text!r}: not valid JSON ({error})") from None
+    lists = isinstance(document, dict) and all(
+        isinstance(items, list) and all(isinstance(item, str) for item in items)
+        for items in document.values()
+    )
+    if not lists:
+        raise ConfigError(f'--new-bundle {text!r}: write JSON as {{"id": ["item", "item"]}}')
+    return dict(document)
+
+
+def candidates_of(word: str, ids: Sequence[str]) -> Any:
+    """--candidates all|new, or the ids of --candidate."""
+    if word not in ("all", "new"):
+        raise ConfigError(f"--candidates {word!r}: choose all or new")
+    if ids and word == "new":
+        raise ConfigError("--candidates new and --candidate ID exclude each other; leave one out")
+    return list(ids) or word
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A table; numbers stand to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    words = {"user", "bundle", "item", "view", "shared items", "what"}
+    for name in columns:
+        table.add_column(name, justify="left" if name in words else "right")
+    for row in rows:
+        # Text, not str: an id such as "[red]" is to be shown, not obeyed.
+        table.add_row(*(Text(f"{cell:.4f}" if isinstance(cell, float) else str(cell)) for cell in row))
+    console.print(table)
