@@ -18,7 +18,7 @@ from coheat.errors import ArtifactError, ConfigError, DataError, UnknownIdError
 from coheat.evaluation import top_bundles
 from coheat.models import MODELS
 from coheat.models.base import Model
-from coheat.recommender import Ids, Recommendation, Recommender
+from coheat.recommender import Ids, Recommendation, Recommender, lists
 from coheat.rng import Randomness
 
 
@@ -94,8 +94,11 @@ def test_lists_are_those_of_evaluation(recommender: Recommender, model: Model, p
     assert [row.bundle_id for row in found] == expected
 
 
-def test_one_user_is_the_same_as_in_a_batch(recommender: Recommender, planted: Split) -> None:
-    names = list(planted.train.users.ids) * 7  # more than one block
+def test_one_user_is_the_same_as_in_a_batch(
+    recommender: Recommender, planted: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list(planted.train.users.ids)
+    monkeypatch.setattr(lists, "BLOCK", 7)  # more than one block
     together = recommender.recommend(names, k=3)
     alone = [row for name in names[:5] for row in recommender.recommend([name], k=3)]
     assert [row.bundle_id for row in together[:15]] == [row.bundle_id for row in alone]
@@ -110,7 +113,7 @@ def test_a_new_bundle_has_the_vector_the_model_gives_it(
     assert (added.bundle_ids, added.unknown_items) == (["new", "other"], {})
     matrix = relation([0, 0, 0, 1], [3, 0, 11, 3], (2, planted.train.n_items))
     expected = model.vectors().new_bundles(matrix).numpy()
-    assert np.allclose(recommender.bundle_vectors[-2:], expected, rtol=1e-6)
+    assert np.allclose(recommender.bundle_table()[1][-2:], expected, rtol=1e-6)
     user = planted.train.users[5]
     best = {row.bundle_id: row.score for row in recommender.recommend([user], k=1000)}
     assert best["new"] == pytest.approx(
@@ -130,21 +133,25 @@ def test_unknown_items_are_reported_and_left_out(recommender: Recommender, plant
     item = planted.train.items[0]
     added = recommender.add_bundles({"a": [item, "moon"], "b": [item]})
     assert added.unknown_items == {"a": ["moon"]}
-    assert np.array_equal(recommender.bundle_vectors[-1], recommender.bundle_vectors[-2])
+    vectors = recommender.bundle_table()[1]
+    assert np.array_equal(vectors[-1], vectors[-2])
 
 
 def test_refused_bundles_leave_everything_as_it_was(recommender: Recommender, planted: Split) -> None:
     item, known = planted.train.items[0], planted.train.bundles[0]
-    before = len(recommender.bundles.ids)
+    before = len(recommender.bundle_ids)
     for bundles, error, says in (
         ({"fine": [item], "moon": ["moon", "sun"]}, UnknownIdError, "'moon'.*none of its items"),
         ({"fine": [item], "hollow": []}, UnknownIdError, "hollow"),
         ({"fine": [item], known: [item]}, DataError, f"{known}.*taken already"),
         ({"fine": [item], "": [item]}, DataError, "empty"),
+        ({"fine": [item], "text": item}, ConfigError, "'text': give a list of item ids, not one text"),
     ):
         with pytest.raises(error, match=says):
+            recommender.check_bundles(bundles)
+        with pytest.raises(error, match=says):
             recommender.add_bundles(bundles)
-    assert len(recommender.bundles.ids) == len(recommender.bundle_vectors) == before
+    assert len(recommender.bundle_ids) == len(recommender.bundle_table()[1]) == before
     recommender.add_bundles({"fine": [item]})
     with pytest.raises(DataError, match="taken already"):
         recommender.add_bundles({"fine": [item]})
@@ -152,11 +159,11 @@ def test_refused_bundles_leave_everything_as_it_was(recommender: Recommender, pl
 
 def test_unknown_ids_come_with_a_suggestion(recommender: Recommender) -> None:
     with pytest.raises(UnknownIdError, match=r"unknown user id 'user-2-111'; did you mean 'user-2-11'\?"):
-        recommender.recommend(["user-2-111"])
+        recommender.explain("user-2-111", "bundle-0-0")
     with pytest.raises(UnknownIdError, match="unknown user id '🧺'; the model knows 48 users"):
-        recommender.recommend(["🧺"])
-    with pytest.raises(UnknownIdError, match="unknown user id ''"):
-        recommender.recommend([""])
+        recommender.explain("🧺", "bundle-0-0")
+    with pytest.raises(UnknownIdError, match=r"unknown bundle id 'x{100}'\.\.\. \(5000 characters\)"):
+        recommender.audience("x" * 5000)
     with pytest.raises(UnknownIdError, match="bundle"):
         recommender.audience("nothing")
     with pytest.raises(UnknownIdError, match="bundle"):
@@ -170,8 +177,94 @@ def test_bad_questions(recommender: Recommender) -> None:
         recommender.recommend(["user-2-11"], candidates="cold")
     with pytest.raises(ConfigError, match="takes a list"):
         recommender.recommend("user-2-11")
-    assert recommender.recommend([]) == []
-    assert recommender.recommend(["user-2-11"], candidates=[]) == []
+    for nonsense in (0, -1, True, 1.5):
+        with pytest.raises(ConfigError, match="choose k from 1 up"):
+            recommender.audience("bundle-0-0", k=nonsense)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="users is an empty list"):
+        recommender.recommend([])
+    with pytest.raises(ConfigError, match="users names 'user-2-11' twice"):
+        recommender.recommend(["user-2-11", "user-0-0", "user-2-11"])
+    with pytest.raises(ConfigError, match="candidates is an empty list"):
+        recommender.recommend(["user-2-11"], candidates=[])
+    with pytest.raises(ConfigError, match="candidates names 'bundle-0-0' twice"):
+        recommender.recommend(["user-2-11"], candidates=["bundle-0-0", "bundle-0-0"])
+    with pytest.raises(ConfigError, match="exclude takes a list"):
+        recommender.recommend(["user-2-11"], exclude="bundle-0-0")
+    with pytest.raises(ConfigError, match="name a bundle, or give the items"):
+        recommender.audience()
+    with pytest.raises(DataError, match="a user id is empty"):
+        recommender.record("", "bundle-0-0")
+    with pytest.raises(DataError, match="a user id is a text; 7 is not"):
+        recommender.record(7, "bundle-0-0")  # type: ignore[arg-type]
+
+
+def test_fewer_than_k_is_said(recommender: Recommender) -> None:
+    found = recommender.recommend(["user-2-11", "user-0-0"], k=2, candidates=["bundle-0-0"])
+    assert len(found.rows) == len(found)
+    assert found.short == {user: sum(row.user_id == user for row in found) for user in found.sources}
+    assert all("instead of 2" in sentence for sentence in found.notes)
+    assert len(found.notes) == 2
+    full = recommender.recommend(["user-2-11"], k=2)
+    assert (full.short, full.notes, full.sources) == ({}, [], {"user-2-11": "model"})
+
+
+def test_excluded_bundles_stay_away(recommender: Recommender) -> None:
+    first = recommender.recommend(["user-2-11"], k=3)
+    left = recommender.recommend(["user-2-11"], k=2, exclude=[first[0].bundle_id])
+    assert [row.bundle_id for row in left] == [row.bundle_id for row in first[1:]]
+
+
+def test_an_unknown_user_gets_popular_and_new_bundles(recommender: Recommender, planted: Split) -> None:
+    recommender.add_bundles({"a": ["item-0-0"], "b": ["item-0-0"]})
+    found = recommender.recommend(["nobody", "user-0-0"], k=6)
+    assert found.sources == {"nobody": "popular-and-new", "user-0-0": "model"}
+    assert any("'nobody'" in sentence and "popular and new" in sentence for sentence in found.notes)
+    mine = found[:6]
+    counts = planted.train.popularity
+    by_count = sorted(range(len(counts)), key=lambda row: (-counts[row], row))
+    popular = [planted.train.bundles[row] for row in by_count[:3]]
+    assert [row.bundle_id for row in mine[::2]] == popular
+    assert [row.bundle_id for row in mine[1:4:2]] == ["b", "a"]
+    assert [row.score for row in mine] == pytest.approx([1 / rank for rank in range(1, 7)])
+    only_new = recommender.recommend(["nobody"], k=2, candidates="new")
+    assert [row.bundle_id for row in only_new] == ["b", "a"]
+
+
+def test_similar_bundles_are_those_of_brute_force(recommender: Recommender) -> None:
+    recommender.add_bundles({"twin": recommender.bundle("bundle-0-0").item_ids})
+    ids, vectors = recommender.bundle_table()
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit[ids.index("twin")]
+    expected = [ids[row] for row in np.argsort(-cosines, kind="stable") if ids[row] != "twin"][:5]
+    found = recommender.similar_bundles("twin", k=5)
+    assert [row.bundle_id for row in found] == expected
+    assert [row.similarity for row in found] == pytest.approx([cosines[ids.index(b)] for b in expected])
+    for row in found:
+        both = set(recommender.bundle("twin").item_ids) & set(recommender.bundle(row.bundle_id).item_ids)
+        assert set(row.shared_items) == both
+    preview = recommender.similar_bundles(items=recommender.bundle("twin").item_ids, k=1)
+    assert preview[0].bundle_id == "twin"
+
+
+def test_a_bundle_can_be_tried_before_it_is_added(recommender: Recommender) -> None:
+    items = ["item-0-0", "item-0-1"]
+    tried = recommender.audience(k=5, items=[*items, "moon"])
+    assert any("'moon'" in sentence for sentence in tried.notes)
+    recommender.add_bundles({"new": items})
+    added = recommender.audience("new", k=5)
+    assert [(row.user_id, row.score) for row in tried] == [(row.user_id, row.score) for row in added]
+
+
+def test_wild_ids_go_through(recommender: Recommender) -> None:
+    wild = ["/ ? % # space", "\"quotes'", "🧺", "x" * 1000, "[red]", "\n", "new", "all"]
+    recommender.add_bundles({name: ["item-0-0"] for name in wild})
+    assert {row.bundle_id for row in recommender.recommend(["user-0-0"], k=8, candidates=wild)} == set(wild)
+    for name in wild:
+        assert recommender.record(name, name).counted
+        assert recommender.user(name).recorded_ids == [name]
+        assert recommender.audience(name, k=1)[0].bundle_id == name
+    recommender.remove_bundles(wild)
+    assert not set(wild) & set(recommender.bundle_ids)
 
 
 def test_models_that_cannot_be_served_say_so(planted: Split, tmp_path: Path) -> None:
