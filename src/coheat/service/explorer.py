@@ -73,7 +73,7 @@ def _bins(model: Recommender, popularity: np.ndarray) -> list[PopularityBin]:
         values, counts = np.unique(inside, return_counts=True)
         weights = [model.model.weight(float(value)) for value in values]
         known = [w for w in weights if w is not None]
-        mean = float(np.average(known, weights=counts)) if known else (None if weights else 0.0)
+        mean = float(np.average(known, weights=counts)) if known else None
         bins.append(
             PopularityBin(
                 least=least,

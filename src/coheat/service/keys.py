@@ -79,7 +79,8 @@ class KeyRing:
 
     def required(self) -> bool:
         """Whether a request must show a key; once so, it stays so until the process ends."""
-        self._closed = self._closed or bool(self.keys())
+        there_are = bool(self.keys())
+        self._closed = self._closed or there_are
         return self._closed
 
     def scope_of(self, secret: str) -> Scope | None:

@@ -1,0 +1,195 @@
+"""Closed by default: keys, scopes, foreign pages; and the whole document under random fire."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from service_client import linked_run, publish, with_client
+from service_common import START
+
+from coheat.errors import ConfigError
+from coheat.service.app import create_app
+from coheat.service.gate import is_loopback
+from coheat.service.keys import KeyRing, checked_scope
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return linked_run(tmp_path)
+
+
+METHODS = ("get", "post", "put", "delete", "patch")
+
+
+def ring(run: Path) -> KeyRing:
+    return KeyRing(run.parent / "state" / "keys.json")
+
+
+def routes(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every method and address of an OpenAPI document, with an id in each place."""
+    return [
+        (method, path.replace("{user_id}", "user-1").replace("{bundle_id}", "bundle-1"))
+        for path, operations in document["paths"].items()
+        for method in METHODS
+        if method in operations
+    ]
+
+
+def test_every_documented_route_wants_a_key(run: Path) -> None:
+    secret = ring(run).create("shop", "write")
+
+    async def check(client: httpx.AsyncClient) -> None:
+        document = (await client.get("/openapi.json")).json()
+        found = routes(document)
+        assert len(found) >= 16
+        for method, path in [*found, ("get", "/metrics"), ("get", "/v1/nothing")]:
+            for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": secret[:-1]}, {"X-API-Key": "é"}):
+                sent = {name: value.encode() for name, value in headers.items()}
+                answer = await client.request(method, path, headers=sent)
+                assert answer.status_code == 401, (method, path)
+                assert answer.headers["content-type"] == "application/problem+json"
+                assert "www-authenticate" in answer.headers
+            assert (await client.request(method, path, headers={"X-API-Key": secret})).status_code != 401
+        for path in ("/health/live", "/"):
+            assert (await client.get(path)).status_code == 200
+
+    with_client(run, check)
+
+
+def test_a_reading_key_reads_and_does_not_write(run: Path) -> None:
+    keys = ring(run)
+    headers = {"X-API-Key": keys.create("page", "read")}
+
+    async def check(client: httpx.AsyncClient) -> None:
+        client.headers.update(headers)
+        assert (await client.get("/v1/recommendations/user-1")).status_code == 200
+        assert (await client.post("/v1/previews", json={"item_ids": ["item-1"]})).status_code == 200
+        assert (await client.post("/v1/recommendations", json={})).status_code == 200
+        refused = await publish(client, "new", ["item-1"])
+        assert refused.status_code == 403
+        assert "scope write" in refused.json()["detail"]
+        for method, path in (
+            ("PUT", "/v1/bundles/bundle-1"),
+            ("DELETE", "/v1/bundles/bundle-1"),
+            ("POST", "/v1/interactions"),
+            ("POST", "/v1/models/reload"),
+        ):
+            assert (await client.request(method, path)).status_code == 403
+        keys.revoke("page")
+        assert (await client.get("/v1/recommendations/user-1")).status_code == 401
+
+    with_client(run, check)
+
+
+def test_a_key_made_while_serving_closes_the_service(run: Path) -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/v1/models")).status_code == 200
+        keys = ring(run)
+        keys.create("shop", "read")
+        assert (await client.get("/v1/models")).status_code == 401
+        keys.path.write_text("{}")
+        assert (await client.get("/v1/models")).status_code == 503
+        keys.path.unlink()
+        assert (await client.get("/v1/models")).status_code == 401
+
+    with_client(run, check)
+
+
+def test_keys_are_kept_hashed_and_private(tmp_path: Path) -> None:
+    keys = KeyRing(tmp_path / "keys.json")
+    secret = keys.create("shop", "write")
+    text = keys.path.read_text()
+    assert secret not in text
+    assert secret.removeprefix("coheat_") not in text
+    assert stat.S_IMODE(keys.path.stat().st_mode) == 0o600
+    assert keys.scope_of(secret) == "write"
+    assert keys.scope_of(json.loads(text)["keys"][0]["sha256"]) is None
+    with pytest.raises(ConfigError, match="already"):
+        keys.create("shop", "read")
+    with pytest.raises(ConfigError, match=r"no key named 'stall' \(there are: 'shop'\)"):
+        keys.revoke("stall")
+    with pytest.raises(ConfigError, match="read or write"):
+        checked_scope("admin")
+
+
+def test_without_keys_only_this_machine_is_served(run: Path) -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        for host in ("localhost", "127.0.0.1:8000", "[::1]:8000"):
+            assert (await client.get("/v1/models", headers={"Host": host})).status_code == 200
+        for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1"):
+            assert (await client.get("/v1/models", headers={"Host": host})).status_code == 403
+        foreign = await client.post("/v1/models/reload", headers={"Origin": "https://evil.example"})
+        assert foreign.status_code == 403
+        own = await client.post("/v1/models/reload", headers={"Origin": "http://localhost"})
+        assert own.status_code == 200
+
+    with_client(run, check)
+
+
+def test_other_addresses_need_keys(run: Path) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", START, "serve", str(run), "--host", "0.0.0.0", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "without a key the service listens on this machine only" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_keys_are_never_logged(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = ring(run).create("shop", "read")
+
+    async def check(client: httpx.AsyncClient) -> None:
+        client.headers["X-API-Key"] = secret
+        await client.get("/v1/models")
+        await publish(client, "new", ["item-1"])
+        await client.get("/v1/nothing", headers={"X-API-Key": secret[:-2]})
+
+    with caplog.at_level("DEBUG"):
+        with_client(run, check)
+    assert secret[:-2] not in caplog.text
+
+
+@pytest.fixture
+def document(run: Path) -> Any:
+    app = create_app(run, run.parent / "state")
+    yield schemathesis.openapi.from_asgi("/openapi.json", app)
+    app.state.coheat.close()
+
+
+schema = schemathesis.pytest.from_fixture("document")
+
+
+@schema.parametrize()
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_random_requests_get_documented_answers(case: Any) -> None:
+    case.headers = {**(case.headers or {}), "Host": "localhost"}
+    case.call_and_validate(
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ]
+    )
