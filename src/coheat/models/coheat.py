@@ -37,12 +37,13 @@ from coheat.graph.bipartite import (
     Mask,
     Propagation,
     Selection,
+    layers,
     light_gcn,
     multiply,
 )
 from coheat.graph.prefetch import prefetched
 from coheat.losses import alignment, bpr, dot_rows, uniformity
-from coheat.models.base import Model, ModelConfig, Progress, Vectors
+from coheat.models.base import Model, ModelConfig, Progress, TwoViews, Vectors
 from coheat.rng import Randomness
 
 
@@ -343,13 +344,30 @@ class CoHeat(Model):
     def vectors(self) -> Vectors:
         history_users, history_bundles = self.history_view(self.history.full)
         users, bundles, items = self.affiliation_view(self.affiliation.full, self.pooling.full)
-        maximum = self.config.score_temperature == "maximum"
-        temperature = self.config.max_temperature if maximum else float(self.temperature)
-        weights = self.history_weights(temperature)[:, None]
+        weights = self.history_weights(self._served_temperature())[:, None]
         unseen = 0.5 if self.config.coalescence == "constant" else 1.0
         return Vectors(
             users=torch.cat([history_users, users], 1),
             bundles=torch.cat([weights * history_bundles, (1 - weights) * bundles], 1),
             items=torch.cat([torch.zeros_like(items), unseen * items], 1),
             size_exponent=1.0,
+        )
+
+    def _served_temperature(self) -> float:
+        maximum = self.config.score_temperature == "maximum"
+        return float(self.config.max_temperature if maximum else self.temperature)
+
+    def two_views(self) -> TwoViews:
+        _, history_bundles = self.history_view(self.history.full)
+        _, bundles, _ = self.affiliation_view(self.affiliation.full, self.pooling.full)
+        item_users = self.users if self.affiliation_user_table is None else self.affiliation_user_table
+        user_layers, bundle_layers = layers(self.history.full, self.users, self.bundles, self.config.n_layers)
+        _, item_layers = layers(self.affiliation.full, item_users, self.items, self.config.n_layers)
+        return TwoViews(
+            bundles=torch.cat([history_bundles, bundles], 1),
+            temperature=None if self.config.coalescence == "constant" else self._served_temperature(),
+            user_layers=user_layers,
+            bundle_layers=bundle_layers,
+            item_layers=item_layers,
+            normalise_layers=self.config.normalise_layers,
         )
