@@ -45,13 +45,13 @@ export function start() {
   drawPreview(null);
 }
 
-const previewSoon = delayed(showPreview, 100);
+const preview = delayed(showPreview, 100);
 
 function changed(sentence) {
   complain("");
   drawBasket();
   announce(sentence);
-  previewSoon();
+  preview.begin();
 }
 
 function complain(sentence) {
@@ -242,7 +242,7 @@ async function withdraw(name, button, box) {
     await api.withdraw(name);
     forget(name);
     fill(box, element("p", {}, `${listed([name])} is withdrawn; no list shows it any more.`));
-    previewSoon();
+    preview.begin();
   } catch (error) {
     button.disabled = false;
     complain(error.message);

@@ -70,12 +70,15 @@ export function skeletons(count, kind) {
   );
 }
 
+/** `begin` does the action once nothing has begun it anew for a while; `cancel` lets it be. */
 export function delayed(action, milliseconds) {
   let timer = 0;
-  return (...given) => {
-    window.clearTimeout(timer);
-    timer = window.setTimeout(() => action(...given), milliseconds);
+  const cancel = () => window.clearTimeout(timer);
+  const begin = () => {
+    cancel();
+    timer = window.setTimeout(action, milliseconds);
   };
+  return { begin, cancel };
 }
 
 export function counted(count, one, many = `${one}s`) {

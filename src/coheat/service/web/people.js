@@ -212,7 +212,7 @@ function listMessage(answer, candidates) {
   if (fresh === 0) {
     return "None of these bundles is new.";
   }
-  return `${fresh} of these ${total} bundles ${fresh === 1 ? "is" : "are"} new: nobody has taken ${fresh === 1 ? "it" : "them"} yet.`;
+  return `${fresh} of these ${counted(total, "bundle")} ${fresh === 1 ? "is" : "are"} new.`;
 }
 
 function card({ row, contents, why }, owned, scale) {

@@ -46,7 +46,9 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
     if (id === undefined) {
       return;
     }
+    later.cancel();
     asked += 1;
+    waiting = false;
     input.value = clears ? "" : id;
     close();
     choose(id);
@@ -80,6 +82,7 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
   }
 
   async function search() {
+    later.cancel();
     asked += 1;
     const turn = asked;
     waiting = true;
@@ -97,7 +100,7 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
       draw();
       open();
       mark(input.value.trim() ? 0 : -1);
-      announce(`${found.length} ${nouns} to choose from.`);
+      announce(`${nouns} to choose from: ${found.length}.`);
     } catch (error) {
       if (turn === asked) {
         say(error.message);
@@ -109,11 +112,11 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
     }
   }
 
-  const soon = delayed(search, 120);
+  const later = delayed(search, 120);
 
   input.addEventListener("input", () => {
     waiting = true;
-    soon();
+    later.begin();
   });
   input.addEventListener("focus", () => {
     input.select();
