@@ -2,8 +2,8 @@
 
 The mathematics are those of `coheat.models` with the published settings; only the manner differs:
 
-- for every batch scipy drops edges, counts degrees anew and normalises the whole square adjacency,
-  which becomes a torch COO tensor;
+- for every batch scipy puts the square adjacency together, drops edges, counts degrees anew and normalises
+  it, and the result becomes a torch COO tensor;
 - propagation runs over all nodes, whatever the batch needs;
 - uniformity takes `torch.pdist` of the whole batch;
 - each negative costs one call of a Python function, inside a torch `Dataset`;
@@ -129,8 +129,8 @@ class PlainCoHeat(nn.Module):
         self.temperature = settings.max_temperature
         self.sizes = (data.n_users, data.n_bundles, data.n_items)
         self.popularity = torch.from_numpy(data.popularity).float()
-        self.user_bundle = square(sp.csr_matrix(data.user_bundle))
-        self.user_item = square(sp.csr_matrix(data.user_item))
+        self.user_bundle = sp.csr_matrix(data.user_bundle)
+        self.user_item = sp.csr_matrix(data.user_item)
         self.bundle_item = sp.csr_matrix(data.bundle_item)
 
         generator = torch.Generator().manual_seed(seed)
@@ -144,8 +144,15 @@ class PlainCoHeat(nn.Module):
         self.temperature = self.settings.max_temperature ** (epoch / epochs)
 
     def graphs(self, training: bool) -> Graphs:
-        """Normalised graphs of users-bundles, users-items and bundles to items; dropped in training."""
-        user_bundle, user_item, bundle_item = self.user_bundle, self.user_item, self.bundle_item
+        """Normalised graphs of users-bundles, users-items and bundles to items; dropped in training.
+
+        One function from the relations to the graphs, called whenever new ones are wanted: for every batch.
+        """
+        user_bundle, user_item, bundle_item = (
+            square(self.user_bundle),
+            square(self.user_item),
+            self.bundle_item,
+        )
         if training:
             user_bundle = drop_edges(user_bundle, self.settings.user_bundle_dropout, self.rng)
             user_item = drop_edges(user_item, self.settings.user_item_dropout, self.rng)

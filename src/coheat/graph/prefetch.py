@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -20,8 +23,15 @@ def prefetched(items: Iterable[Item]) -> Iterator[Item]:
     do it in the meantime. An error in the making is raised where the item would have come.
     """
     iterator = iter(items)
-    with ThreadPoolExecutor(1, thread_name_prefix="coheat-prefetch") as thread:
+    with ThreadPoolExecutor(1, thread_name_prefix="coheat-prefetch", initializer=_step_back) as thread:
         coming = thread.submit(next, iterator, _End())
         while not isinstance(item := coming.result(), _End):
             coming = thread.submit(next, iterator, _End())
             yield item
+
+
+def _step_back() -> None:
+    """Let the thread that learns go first: this one's work is needed only for the next batch."""
+    if hasattr(os, "setpriority"):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
