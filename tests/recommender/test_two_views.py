@@ -207,7 +207,8 @@ def test_the_check_of_additivity_notices_a_wrong_share(part: str, planted: Split
     off = max(abs(found.score) / 100, 1e-4)
     value = getattr(found, part)
     wrong = value + off if part == "own" else [replace(value[0], share=value[0].share + off), *value[1:]]
-    assert not adds_up(replace(found, **{part: wrong}))
+    change: dict[str, Any] = {part: wrong}
+    assert not adds_up(replace(found, **change))
 
 
 def test_a_model_with_one_view_is_explained_by_its_score(planted: Split, tmp_path: Path) -> None:

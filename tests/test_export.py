@@ -1,0 +1,110 @@
+"""Exported vectors give the scores back; an index is written only when it has proved its recall."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+from pyarrow import parquet
+from safetensors.numpy import load_file
+
+from coheat.artifact import ServingVectors
+from coheat.errors import ConfigError
+from coheat.export import export, recall_of
+from coheat.recommender import Ids, Recommender
+
+WILD = ["/ ? % #", "🧺", "x" * 1000]
+
+
+def recommender(n_bundles: int = 30, spread: float = 0.0, seed: int = 0) -> Recommender:
+    """Random vectors; with `spread`, bundles are of very different lengths, which HNSW cannot search well."""
+    rng = np.random.default_rng(seed)
+    bundles = rng.standard_normal((n_bundles, 16)) * np.exp(spread * rng.standard_normal((n_bundles, 1)))
+    users, items = rng.standard_normal((40, 16)), rng.standard_normal((5, 16))
+    empty = np.zeros(41, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return Recommender(
+        Ids([*WILD, *(f"u{n}" for n in range(37))], "user"),
+        Ids([f"b{n}" for n in range(n_bundles)], "bundle"),
+        Ids([f"i{n}" for n in range(5)], "item"),
+        ServingVectors(users.astype("f4"), bundles.astype("f4"), items.astype("f4"), 1.0),
+        empty,
+    )
+
+
+def read(out: Path, kind: str, format: str) -> tuple[list[str], Any]:
+    if format == "parquet":
+        table = parquet.read_table(out / f"{kind}s.parquet")
+        return table.column(f"{kind}_id").to_pylist(), np.array(table.column("vector").to_pylist())
+    ids = json.loads((out / f"{kind}s.ids.json").read_text(encoding="utf-8"))
+    if format == "npy":
+        return ids, np.load(out / f"{kind}s.npy", allow_pickle=False)
+    return ids, load_file(out / f"{kind}s.safetensors")["vectors"]
+
+
+@pytest.mark.parametrize("format", ["parquet", "npy", "safetensors"])
+def test_exported_vectors_give_the_scores(format: Any, tmp_path: Path) -> None:
+    served = recommender()
+    served.add_bundles({"new 🧺": ["i0", "i3"]})
+    served.remove_bundles(["b4"])
+    report = export(served, tmp_path / "out", format)
+    assert report.counts == {"user": 40, "bundle": 30, "item": 5}
+    assert report.files == sorted(path.name for path in (tmp_path / "out").iterdir())
+    users, user_vectors = read(tmp_path / "out", "user", format)
+    bundles, bundle_vectors = read(tmp_path / "out", "bundle", format)
+    assert users == list(served.users.ids)
+    assert set(bundles) == set(served.bundle_ids)
+    scores = user_vectors @ bundle_vectors.T
+    for row in served.recommend(WILD, k=99):
+        found = scores[users.index(row.user_id), bundles.index(row.bundle_id)]
+        assert found == pytest.approx(row.score, abs=1e-5)
+    assert read(tmp_path / "out", "item", format)[0] == list(served.items.ids)
+
+
+def test_a_flat_index_finds_everything(tmp_path: Path) -> None:
+    served = recommender(600, spread=1.5)
+    report = export(served, tmp_path / "out", index="flat", recall_bound=1.0)
+    assert report.recall == 1.0
+    index = faiss.read_index(str(tmp_path / "out" / "bundles.faiss"))
+    bundles = read(tmp_path / "out", "bundle", "parquet")[0]
+    _, found = index.search(np.asarray(served.model.users[:1]), 5)
+    expected = [row.bundle_id for row in served.recommend(["/ ? % #"], k=5)]
+    assert [bundles[row] for row in found[0]] == expected
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_below_the_bound_is_refused_and_nothing_is_written(kind: Any, tmp_path: Path) -> None:
+    served = recommender(3000, spread=1.5)
+    with pytest.raises(
+        ConfigError, match=rf"the {kind} index finds .* of the exact 20 best, fewer than 99\.9%"
+    ):
+        export(served, tmp_path / "out", index=kind, recall_bound=0.999)
+    assert list(tmp_path.iterdir()) == []
+    report = export(served, tmp_path / "out", index=kind, recall_bound=0.0)
+    assert report.recall is not None
+    assert 0 < report.recall < 0.999
+
+
+def test_recall_is_that_of_counting() -> None:
+    class Fixed:
+        def search(self, users: Any, k: int) -> Any:
+            return None, np.tile(np.r_[np.arange(10, 15), np.full(k - 5, -1)], (len(users), 1))
+
+    bundles = np.arange(25, 0, -1, dtype=np.float32)[:, None]  # the 20 best are rows 0 to 19
+    assert recall_of(Fixed(), bundles, np.ones((3, 1), dtype=np.float32)) == 5 / 20
+
+
+def test_bad_questions(tmp_path: Path) -> None:
+    served = recommender()
+    for options, says in (
+        ({"format": "csv"}, "choose parquet, npy"),
+        ({"index": "tree"}, "choose flat, ivf"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            export(served, tmp_path / "out", **options)  # type: ignore[arg-type]
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        export(served, tmp_path / "out")
