@@ -1,0 +1,141 @@
+"""Serving from the library: batched lists against faiss-cpu's flat inner-product index, and new bundles.
+
+Both sides get the same random vectors of width 128 (twice 64, as CoHeat has) and the sizes of the published
+data, and answer the same users in turns within one process, with the same number of threads. faiss returns
+arrays of positions; `recommend` returns rows with ids and leaves out what each user took, so it does more.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+from common import parser, write_json
+from rich.console import Console
+
+from coheat.artifact import ServingVectors, ServingViews
+from coheat.recommender import Ids, Recommender
+
+# Users, bundles, items, mean size of a bundle: Table 1 of the paper.
+SIZES = {
+    "youshu": (8_039, 4_771, 32_770, 37),
+    "netease": (18_528, 22_864, 123_628, 78),
+    "ifashion": (53_897, 27_694, 42_563, 4),
+}
+WIDTH = 64
+K = 20
+TAKEN = 20
+
+
+def made_up(n_users: int, n_bundles: int, n_items: int, seed: int = 0) -> Recommender:
+    """A two-view recommender of random vectors; every user took TAKEN bundles."""
+    rng = np.random.default_rng(seed)
+
+    def vectors(n: int, width: int) -> Any:
+        return rng.standard_normal((n, width), dtype=np.float32)
+
+    plain = vectors(n_bundles, 2 * WIDTH)
+    layers = (vectors(n, WIDTH)[None] for n in (n_users, n_bundles, n_items))
+    indptr = np.arange(n_users + 1, dtype=np.int64) * TAKEN
+    indices = rng.integers(n_bundles, size=n_users * TAKEN)
+    weights = np.tanh(np.bincount(indices, minlength=n_bundles) / 60).astype(np.float32)[:, None]
+    served = plain * np.concatenate([np.repeat(weights, WIDTH, 1), np.repeat(1 - weights, WIDTH, 1)], axis=1)
+    return Recommender(
+        Ids([str(n) for n in range(n_users)], "user"),
+        Ids([str(n) for n in range(n_bundles)], "bundle"),
+        Ids([str(n) for n in range(n_items)], "item"),
+        ServingVectors(
+            vectors(n_users, 2 * WIDTH),
+            served,
+            vectors(n_items, 2 * WIDTH),
+            1.0,
+            ServingViews(plain, 60.0, *layers, normalise_layers=True),
+        ),
+        (indptr, indices),
+    )
+
+
+def seconds(call: Any) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def measure_lists(recommender: Recommender, n_users: int, rounds: int) -> dict[str, float]:
+    """Microseconds per user of both, in turns; and of ours for one user at a time."""
+    import faiss
+
+    _, bundles = recommender.bundle_table()
+    index = faiss.IndexFlatIP(bundles.shape[1])
+    index.add(bundles)
+    vectors = np.ascontiguousarray(recommender.model.users[:n_users])
+    names = list(recommender.users.ids[:n_users])
+    recommender.recommend(names[:64], K)
+    index.search(vectors[:64], K)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(seconds(lambda: recommender.recommend(names, K)))
+        theirs.append(seconds(lambda: index.search(vectors, K)))
+    alone = [seconds(lambda name=name: recommender.recommend([name], K)) for name in names[:200]]  # type: ignore[misc]
+    return {
+        "ours_microseconds": statistics.median(ours) / n_users * 1e6,
+        "faiss_microseconds": statistics.median(theirs) / n_users * 1e6,
+        "ratio": statistics.median(theirs) / statistics.median(ours),
+        "one_user_milliseconds": statistics.median(alone) * 1e3,
+    }
+
+
+def measure_adding(recommender: Recommender, n_items: int, size: int, rounds: int) -> dict[str, float]:
+    """Milliseconds to add 1,000 bundles at once, to add one, and to record one interaction."""
+    rng = np.random.default_rng(1)
+    many, one, recorded = [], [], []
+    for turn in range(rounds):
+        new = {
+            f"new-{turn}-{n}": [str(i) for i in rng.choice(n_items, size, replace=False)] for n in range(1000)
+        }
+        many.append(seconds(lambda new=new: recommender.add_bundles(new)))  # type: ignore[misc]
+        single = {f"single-{turn}": ["0", "1", "2"]}
+        one.append(seconds(lambda new=single: recommender.add_bundles(new)))  # type: ignore[misc]
+        recorded.append(seconds(lambda name=f"new-{turn}-0": recommender.record("0", name)))  # type: ignore[misc]
+    return {
+        "add_1000_milliseconds": statistics.median(many) * 1e3,
+        "add_1000_first_milliseconds": many[0] * 1e3,
+        "add_1_milliseconds": statistics.median(one) * 1e3,
+        "record_milliseconds": statistics.median(recorded) * 1e3,
+    }
+
+
+def main() -> None:
+    example = "python benchmarks/recommender_speed.py --like netease"
+    options = parser(__doc__, example, compares=False)
+    options.add_argument(
+        "--users", type=int, default=2048, metavar="N", help="users per turn (default: 2048)"
+    )
+    options.add_argument("--scale", type=float, default=1.0, help="all counts times this (default: 1)")
+    chosen = options.parse_args()
+    n_users, n_bundles, n_items = (max(round(n * chosen.scale), 100) for n in SIZES[chosen.like][:3])
+    size = SIZES[chosen.like][3]
+    recommender = made_up(n_users, n_bundles, n_items)
+    found = {
+        **measure_lists(recommender, min(chosen.users, n_users), chosen.rounds),
+        **measure_adding(recommender, n_items, min(size, n_items), chosen.rounds),
+    }
+    console = Console()
+    console.print(f"{n_users} users, {n_bundles} bundles, {n_items} items; lists of {K}", highlight=False)
+    console.print(
+        f"recommend {found['ours_microseconds']:.0f} us per user, faiss flat "
+        f"{found['faiss_microseconds']:.0f} us: {found['ratio']:.2f}x; one user alone "
+        f"{found['one_user_milliseconds']:.2f} ms"
+    )
+    console.print(
+        f"add 1,000 bundles of {size} items {found['add_1000_milliseconds']:.0f} ms "
+        f"(first time {found['add_1000_first_milliseconds']:.0f} ms), one bundle "
+        f"{found['add_1_milliseconds']:.2f} ms, record {found['record_milliseconds']:.2f} ms"
+    )
+    write_json(chosen.json, "recommender_speed", {"like": chosen.like, **found})
+
+
+if __name__ == "__main__":
+    main()
