@@ -191,7 +191,7 @@ def test_bars_and_marks_are_those_of_the_service(page: Page, service: Served) ->
         assert bool(card.find_elements(By.CLASS_NAME, "badge")) == row["is_new"]
         contents: Any = service.ask(f"/v1/bundles/{row['bundle_id']}")
         shown = [chip.text for chip in card.find_elements(By.CSS_SELECTOR, ".contents .chip")]
-        assert [text.removesuffix(" (has it)") for text in shown] == contents["item_ids"]
+        assert [text.removesuffix("\n(has it)") for text in shown] == contents["item_ids"]
         reason = card.find_element(By.CLASS_NAME, "reason").text
         taken = contents["popularity"]
         beginning = f"Taken {taken} time" if taken else "Nobody has taken it yet"
@@ -347,7 +347,9 @@ def test_ids_are_shown_as_they_are_and_never_run(page: Page) -> None:
     assert ODD_BUNDLE in page.texts("#list .card h3")
     assert any(ODD_ITEM in text for text in page.texts("#list .contents .chip"))
     assert any(ODD_ITEM in text for text in page.texts("#list .reason"))
-    page.one(f"#list .card[data-bundle={json.dumps(ODD_BUNDLE, ensure_ascii=False)}] .card-foot button").click()
+    page.one(
+        f"#list .card[data-bundle={json.dumps(ODD_BUNDLE, ensure_ascii=False)}] .card-foot button"
+    ).click()
     page.wait_for_text("#list-message", "Recorded")
     page.until(lambda: ODD_BUNDLE in page.texts("#belongings .chip"), "the odd bundle among theirs")
     assert page.all("main img, main script") == []
@@ -363,10 +365,12 @@ def test_the_panel_of_the_model(page: Page, service: Served) -> None:
     ]
     script = "return [...arguments[0].querySelectorAll('.column')].map(c => Number(c.dataset.share))"
     skew, trust, _ = page.all("#model-content figure")
+    bins = [row for row in known["popularity"] if row["bundles"] > 0]
     drawn = page.browser.execute_script(script, skew)
-    assert drawn[::2] == pytest.approx([row["bundles"] / known["n_bundles"] for row in known["popularity"]])
+    assert drawn[::2] == pytest.approx([row["bundles"] / known["n_bundles"] for row in bins])
+    assert drawn[1::2] == pytest.approx([row["interactions"] / known["n_interactions"] for row in bins])
     drawn = page.browser.execute_script(script, trust)
-    assert drawn == pytest.approx([row["mean_history_weight"] for row in known["popularity"]])
+    assert drawn == pytest.approx([row["mean_history_weight"] for row in bins])
     assert drawn[0] == 0
     assert drawn[-1] > 0
 

@@ -19,7 +19,7 @@ function route() {
     byId(other).hidden = other !== view;
   }
   for (const link of document.querySelectorAll(".views a")) {
-    if (link.getAttribute("href") === `#/${view}`) {
+    if (link.dataset.view === view) {
       link.setAttribute("aria-current", "page");
     } else {
       link.removeAttribute("aria-current");

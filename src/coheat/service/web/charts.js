@@ -45,11 +45,12 @@ const HEIGHT = 220;
 const LEFT = 44;
 const BOTTOM = 40;
 const TOP = 16;
+const MOST_LABELS = 8;
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 /**
- * Columns of shares in groups: each group has a `name` and one `share` (0 to 1) per entry of `kinds`,
- * which are the classes that colour them. The height ends at the first quarter above the tallest.
+ * Columns of shares in groups: each group has a `name`, a `short` one for the axis, and one share (0 to 1)
+ * per entry of `kinds`, the classes that colour them. The axis ends at the first quarter above the tallest.
  */
 export function columns({ groups, kinds, title, label, write }) {
   const tallest = Math.max(...groups.flatMap((group) => group.shares));
@@ -60,7 +61,7 @@ export function columns({ groups, kinds, title, label, write }) {
   return drawing(
     "svg",
     { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
-    [0, top / 2, top].map((tick) => [
+    TICKS.filter((tick) => tick <= top).map((tick) => [
       drawing("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: down(tick), y2: down(tick) }),
       drawing("text", { class: "tick", x: LEFT - 8, y: down(tick) + 4, "text-anchor": "end" }, write(tick)),
     ]).flat(),
@@ -82,7 +83,9 @@ export function columns({ groups, kinds, title, label, write }) {
             drawing("title", {}, `${group.name}: ${write(share)}`),
           ),
         ),
-        drawing("text", { class: "tick", x: middle, y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, group.name),
+        groups.length > MOST_LABELS && position % 2 === 1
+          ? null
+          : drawing("text", { class: "tick", x: middle, y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, group.short),
       ];
     }),
     drawing("text", { class: "axis", x: (LEFT + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, title),

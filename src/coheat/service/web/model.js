@@ -11,6 +11,10 @@ export async function show() {
   }
   try {
     const found = await api.statistics();
+    if (found.n_bundles === 0) {
+      fill(place, tiles(found));
+      return;
+    }
     fill(place, tiles(found), element("div", { class: "figures" }, skew(found), trust(found), newcomers(found)));
   } catch (error) {
     fill(place, trouble(error, show));
@@ -50,10 +54,20 @@ function range({ least, most }) {
   return least === most ? least.toLocaleString("en") : `${least.toLocaleString("en")}–${most.toLocaleString("en")}`;
 }
 
+/** Bins that hold a bundle; an empty one says nothing about how its bundles fare. */
+function bins(found) {
+  return found.popularity.filter((bin) => bin.bundles > 0);
+}
+
+function named(bin) {
+  const least = bin.least.toLocaleString("en", { notation: "compact" });
+  return { name: `taken ${range(bin)} times`, short: bin.least === bin.most ? least : `${least}+` };
+}
+
 const share = (part, whole) => (whole > 0 ? part / whole : 0);
 
 function skew(found) {
-  const most = found.popularity.at(-1);
+  const most = bins(found).at(-1);
   const sentence =
     `${counted(most.bundles, "bundle was", "bundles were")} taken ${range(most)} times: ` +
     `${percent(share(most.bundles, found.n_bundles))} of all bundles, with ` +
@@ -63,8 +77,8 @@ function skew(found) {
     sentence,
     swatches(["plain", "share of bundles"], ["history", "share of times taken"]),
     columns({
-      groups: found.popularity.map((bin) => ({
-        name: range(bin),
+      groups: bins(found).map((bin) => ({
+        ...named(bin),
         shares: [share(bin.bundles, found.n_bundles), share(bin.interactions, found.n_interactions)],
       })),
       kinds: ["plain", "history"],
@@ -76,7 +90,7 @@ function skew(found) {
 }
 
 function trust(found) {
-  const most = found.popularity.at(-1);
+  const most = bins(found).at(-1);
   if (most.mean_history_weight === null) {
     return figure("When history counts", "This model does not weigh history against items.");
   }
@@ -88,7 +102,7 @@ function trust(found) {
     sentence,
     swatches(["history", "how much history counts"]),
     columns({
-      groups: found.popularity.map((bin) => ({ name: range(bin), shares: [bin.mean_history_weight ?? 0] })),
+      groups: bins(found).map((bin) => ({ ...named(bin), shares: [bin.mean_history_weight] })),
       kinds: ["history"],
       title: "times taken",
       label: sentence,

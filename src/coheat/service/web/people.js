@@ -61,6 +61,8 @@ export async function show(userId) {
     await suggest();
     return;
   }
+  // The way back from another view leads to the same person.
+  document.querySelector('.views [data-view="people"]').setAttribute("href", linkTo(userId));
   byId("user-search").value = userId;
   fill(byId("user-suggestions"));
   byId("list-title").textContent = `Recommended to ${userId}`;
