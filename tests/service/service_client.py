@@ -21,6 +21,7 @@ from service_common import SMALL, write_random_artifact
 
 from coheat.service.app import create_app
 from coheat.service.gate import Limits
+from coheat.service.store import Store
 
 
 @cache
@@ -40,9 +41,11 @@ def linked_run(directory: Path) -> Path:
 
 
 @asynccontextmanager
-async def started(run: Path, state: Path, limits: Limits | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def started(
+    run: Path, state: Path, limits: Limits | None = None, store: Store | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application in this process, between its start and its end."""
-    app = create_app(run, state, limits=limits)
+    app = create_app(run, state, store, limits)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),

@@ -9,19 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 from service_client import linked_run, publish, with_client
 from service_common import START
+from service_fuzz import fire
 
 from coheat.errors import ConfigError
-from coheat.service.app import create_app
 from coheat.service.gate import is_loopback
 from coheat.service.keys import KeyRing, checked_scope
 
@@ -171,25 +163,9 @@ def test_keys_are_never_logged(run: Path, caplog: pytest.LogCaptureFixture) -> N
     assert secret[:-2] not in caplog.text
 
 
-@pytest.fixture
-def document(run: Path) -> Any:
-    app = create_app(run, run.parent / "state")
-    yield schemathesis.openapi.from_asgi("/openapi.json", app)
-    app.state.coheat.close()
-
-
-schema = schemathesis.pytest.from_fixture("document")
-
-
-@schema.parametrize()
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_random_requests_get_documented_answers(case: Any) -> None:
-    case.headers = {**(case.headers or {}), "Host": "localhost"}
-    case.call_and_validate(
-        checks=[
-            not_a_server_error,
-            status_code_conformance,
-            content_type_conformance,
-            response_schema_conformance,
-        ]
-    )
+def test_random_requests_get_documented_answers(run: Path) -> None:
+    answers = fire(run, run.parent / "state", examples=10)
+    assert len(answers) >= 16
+    met = {status for counts in answers.values() for status in counts}
+    assert {200, 201, 404, 422} <= met
+    assert max(met) < 500

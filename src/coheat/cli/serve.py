@@ -69,7 +69,8 @@ def serve(
         if as_json:
             print_json({"url": url, "state": str(kept)})
         else:
-            console.print(f"Serving [bold]{run}[/] at [bold]{url}[/] (Ctrl-C stops)", highlight=False)
+            said = f"Serving {run} at {url} (Ctrl-C stops)"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
             note(f"what is written is kept in {kept}")
 
     run_server(run, state_directory(run, state), Address(host, port), max_requests, announce)

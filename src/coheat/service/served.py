@@ -41,7 +41,7 @@ class Served:
 def load(run: Path, store: Store, generation: int) -> Served:
     """Load a run's model, check it, and replay what was written; any fault is a `CoheatError`."""
     index = _index(run)
-    before = read_json(index)
+    before = read_json(index) if index.exists() else {}
     recommender = Recommender.load(run)
     if read_json(index) != before:
         raise ArtifactError(f"{run}: replaced while it was being read; load it again")

@@ -1,0 +1,268 @@
+"""Real processes and real faults: killed, out of disk, damaged files, a clock that goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from service_client import linked_run, publish, started, with_client
+from service_common import SMALL, START, serving, write_random_artifact
+from service_faults import kill_rounds
+from service_reload import reload_rounds
+
+from coheat.service.metrics import Metrics
+from coheat.service.state import State
+from coheat.service.store import BundleChange, Interaction, SqliteStore, StoreError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return linked_run(tmp_path)
+
+
+def start(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Start a service that is expected not to start."""
+    command = [sys.executable, "-c", START, "serve", str(run), "--port", "0", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_killed_at_random_moments_nothing_acknowledged_is_lost(run: Path) -> None:
+    found = kill_rounds(run, kills=5, seed=1, longest=0.4)
+    assert found["faults"] == []
+    assert found["acknowledged"] > 20
+
+
+def test_reloads_under_load_fail_no_request(tmp_path: Path) -> None:
+    write_random_artifact(tmp_path / "run", SMALL)
+    found = reload_rounds(tmp_path / "run", SMALL, reloads=10)
+    assert (found["failed"], found["faults"]) == ({}, [])
+    assert found["requests"] > 100
+
+
+def test_asked_to_end_it_finishes_what_it_began(run: Path) -> None:
+    statuses: list[Any] = []
+    with serving(run) as server:
+
+        def write(number: int) -> None:
+            try:
+                for n in range(1000):
+                    new = {"bundle_id": f"{number}-{n}", "item_ids": ["item-1"]}
+                    statuses.append((server.ask("POST", "/v1/bundles", new)[0], new["bundle_id"]))
+            except ConnectionRefusedError:
+                pass  # it listens no more; an answer cut off would be another error, and fail the test
+            except OSError as error:
+                statuses.append((repr(error), None))
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        server.process.terminate()
+        for thread in threads:
+            thread.join()
+        assert server.process.wait(timeout=30) in (0, -15)
+    store = SqliteStore(run.with_name("run.service") / "store.sqlite")
+    kept = {change.bundle_id for change in store.bundles()}
+    store.close()
+    acknowledged = {name for status, name in statuses if status == 201}
+    assert acknowledged
+    assert acknowledged <= kept
+
+
+def test_a_full_disk_is_told_and_loses_nothing(run: Path, tmp_path: Path) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+
+    long = [f"{n}{'x' * 900}" for n in range(20)]
+    acknowledged, refusals = [], []
+    with serving(run, preexec_fn=small_files) as server:
+        for n in range(40):
+            new = {"bundle_id": f"big-{n}", "item_ids": ["item-1", *long]}
+            status, document = server.ask("POST", "/v1/bundles", new)
+            if status == 201:
+                acknowledged.append(new["bundle_id"])
+            else:
+                assert (status, document["title"]) == (503, "Service Unavailable")
+                assert "nothing was changed" in document["detail"]
+                refusals.append(new["bundle_id"])
+        assert acknowledged
+        assert refusals
+        for name in refusals:
+            assert server.ask("GET", f"/v1/bundles/{name}")[0] == 404
+        assert server.ask("GET", "/v1/recommendations/user-1")[0] == 200
+    with serving(run) as server:
+        for name in acknowledged:
+            assert server.ask("GET", f"/v1/bundles/{name}")[0] == 200
+        assert server.ask("POST", "/v1/bundles", {"bundle_id": "after", "item_ids": ["item-1"]})[0] == 201
+
+
+def test_a_directory_that_cannot_be_written_is_named(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    said = refused(start(run, "--state", str(tmp_path / "file" / "state")))
+    assert "cannot be written" in said
+    assert "--state" in said
+
+
+def test_two_services_do_not_share_a_state(run: Path) -> None:
+    with serving(run):
+        assert "another service works on it" in refused(start(run))
+
+
+def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
+    assert "no artifact" in refused(start(tmp_path / "nothing"))
+    write_random_artifact(tmp_path / "run", SMALL)
+    vectors = tmp_path / "run" / "vectors.safetensors"
+    content = bytearray(vectors.read_bytes())
+    content[-1] ^= 1
+    vectors.write_bytes(content)
+    assert "vectors.safetensors: altered" in refused(start(tmp_path / "run"))
+
+
+def test_a_bad_artifact_leaves_the_old_model_at_work(run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(run.resolve(), broken)
+    (broken / "vectors.safetensors").write_bytes(b"short")
+
+    async def check(client: httpx.AsyncClient) -> None:
+        await publish(client, "new", ["item-1"])
+        before = (await client.get("/v1/recommendations/user-1?k=30")).json()
+        good = run.resolve()
+        for target in (broken, tmp_path / "nothing"):
+            run.unlink()
+            run.symlink_to(target)
+            answer = await client.post("/v1/models/reload")
+            assert answer.status_code == 422
+            assert "the old model goes on" in answer.json()["detail"]
+            assert (await client.get("/v1/recommendations/user-1?k=30")).json() == before
+            assert (await client.get("/v1/models")).json()["generation"] == 1
+        run.unlink()
+        run.symlink_to(good)
+        assert (await client.post("/v1/models/reload")).json()["generation"] == 2
+        assert (await client.get("/v1/recommendations/user-1?k=30")).json() == before
+
+    with_client(run, check)
+
+
+def test_what_a_new_model_cannot_place_waits_for_the_next(run: Path, tmp_path: Path) -> None:
+    smaller = tmp_path / "smaller"
+    write_random_artifact(smaller, SMALL.__class__(60, 40, 45, 8, 3, 5, 3))
+
+    async def check(client: httpx.AsyncClient) -> None:
+        await publish(client, "late", ["item-48"])
+        await client.post("/v1/interactions", json={"user_id": "user-1", "bundle_id": "late"})
+        larger = run.resolve()
+        for target, waiting, status in ((smaller, 2, 404), (larger, 0, 200)):
+            run.unlink()
+            run.symlink_to(target)
+            assert (await client.post("/v1/models/reload")).json()["waiting"] == waiting
+            assert (await client.get("/v1/bundles/late")).status_code == status
+        assert (await client.get("/v1/bundles/late")).json()["popularity"] == 1
+
+    with_client(run, check)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[Path]:
+    """A store with a hundred bundles, closed."""
+    path = tmp_path / "store.sqlite"
+    store = SqliteStore(path)
+    for n in range(100):
+        store.put_bundle(f"bundle {n}", [f"item {n}", "é" * 50], None)
+    store.close()
+    yield path
+
+
+def test_a_damaged_database_is_refused_and_left_as_it_is(stored: Path) -> None:
+    whole = stored.read_bytes()
+    for damaged in (
+        b"not a database" * 100,
+        whole[:2000] + b"\xff" * 4000 + whole[6000:],
+        whole[: len(whole) // 2],
+    ):
+        stored.write_bytes(damaged)
+        with pytest.raises(StoreError, match=r"store.sqlite: .*(restore it from a copy|move it away)"):
+            list(SqliteStore(stored).bundles())
+        assert stored.read_bytes() == damaged
+        stored.with_name("store.sqlite-wal").unlink(missing_ok=True)
+
+
+def test_a_single_altered_letter_is_noticed(stored: Path) -> None:
+    content = stored.read_bytes()
+    assert content.count(b'["item 7"') == 1
+    stored.write_bytes(content.replace(b'["item 7"', b'["item 8"'))
+    with pytest.raises(StoreError, match="the bundle 'bundle 7' is not as written"):
+        list(SqliteStore(stored).bundles())
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE orders (n INTEGER)")
+    other.commit()
+    other.close()
+    with pytest.raises(StoreError, match="a database of something else"):
+        SqliteStore(path)
+
+
+def test_a_clock_that_goes_back_changes_nothing(run: Path, tmp_path: Path) -> None:
+    times = iter(range(1_000_000, 0, -1000))
+    store = SqliteStore(tmp_path / "store.sqlite", clock=lambda: float(next(times)))
+    store.put_bundle("a", ["item-1"], None)
+    store.put_bundle("b", ["item-2"], "x")
+    store.put_bundle("a", ["item-3"], None)
+    store.add_interaction("user-1", "a")
+    store.add_interaction("user-1", "b")
+    store.remove_bundle("b")
+    assert [(c.bundle_id, c.item_ids) for c in store.bundles()] == [("a", ("item-3",)), ("b", None)]
+    assert [(i.user_id, i.bundle_id) for i in store.interactions()] == [("user-1", "a")]
+    state = State(run, store, Metrics())
+    assert state.served.recommender.bundle("a").popularity == 1
+    state.close()
+
+
+def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    first = store.put_bundle("ä/🧺\0", ["'; DROP TABLE bundles", "\n"], "model")
+    second = store.add_interaction("u", "ä/🧺\0")
+    assert store.last_sequence() == second > first
+    assert store.created_on("ä/🧺\0") == "model"
+    assert list(store.bundles()) == [BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model")]
+    assert list(store.bundles(first)) == []
+    assert list(store.interactions(first)) == [Interaction(second, "u", "ä/🧺\0")]
+    store.close()
+
+
+def test_writes_wait_for_the_disk_and_lists_do_not(run: Path, tmp_path: Path) -> None:
+    class Slow(SqliteStore):
+        def put_bundle(self, *arguments: Any) -> int:
+            time.sleep(0.5)
+            return super().put_bundle(*arguments)
+
+    async def go() -> None:
+        store = Slow(tmp_path / "slow.sqlite")
+        async with started(run, tmp_path / "state", store=store) as client:
+            writing = asyncio.create_task(publish(client, "new", ["item-1"]))
+            await asyncio.sleep(0.05)
+            rows = (await client.get("/v1/recommendations/user-1?k=100")).json()["recommendations"]
+            assert not writing.done()
+            assert "new" not in {row["bundle_id"] for row in rows}
+            assert (await writing).status_code == 201
+
+    asyncio.run(go())
