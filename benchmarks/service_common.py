@@ -30,6 +30,7 @@ from coheat.models.base import Model, ModelConfig, TwoViews, Vectors
 from coheat.rng import Randomness
 
 JSON = {"Content-Type": "application/json"}
+TEMPERATURE = 60.0
 START = "from coheat.cli import main; main()"
 
 
@@ -55,14 +56,15 @@ class RandomVectors(Model):
 
     def _random(self, name: str, *shape: int) -> Tensor:
         generator = self.rng.torch_generator(name)
-        return torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+        numbers: Tensor = torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+        return numbers
 
     def vectors(self) -> Vectors:
         views = self.two_views()
         popularity = torch.from_numpy(
             np.bincount(self.data.user_bundle.indices, minlength=self.data.n_bundles)
         )
-        weight = torch.tanh(popularity.float() / views.temperature)[:, None]
+        weight = torch.tanh(popularity.float() / TEMPERATURE)[:, None]
         half = views.bundles.shape[1] // 2
         bundles = torch.cat([weight * views.bundles[:, :half], (1 - weight) * views.bundles[:, half:]], dim=1)
         items = self._random("items", self.data.n_items, 2 * half)
@@ -74,7 +76,7 @@ class RandomVectors(Model):
         data, half = self.data, self.config.embedding_size
         return TwoViews(
             bundles=self._random("bundles", data.n_bundles, 2 * half),
-            temperature=60.0,
+            temperature=TEMPERATURE,
             user_layers=self._random("user layers", 1, data.n_users, half),
             bundle_layers=self._random("bundle layers", 1, data.n_bundles, half),
             item_layers=self._random("item layers", 1, data.n_items, half),

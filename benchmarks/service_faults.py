@@ -153,9 +153,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="coheat-faults-") as place:
         write_random_artifact(Path(place) / "run", SMALL)
         found = kill_rounds(Path(place) / "run", given.kills, given.seed)
-    print(
-        f"{found['kills']} kills, {found['acknowledged']} acknowledged writes, {len(found['faults'])} faults"
-    )
+    faults = found["faults"]
+    print(f"{found['kills']} kills, {found['acknowledged']} acknowledged writes, {len(faults)} faults")
     for fault in faults:
         print(fault)
     raise SystemExit(1 if faults else 0)

@@ -224,7 +224,8 @@ def test_a_preview_changes_nothing(run: Path) -> None:
 
 def test_searching_and_paging(run: Path) -> None:
     async def check(client: httpx.AsyncClient) -> None:
-        found, offset = [], 0
+        found: list[str] = []
+        offset: int | None = 0
         while offset is not None:
             page = (await client.get(f"/v1/users?query=SER-1&offset={offset}&limit=4")).json()
             found += [row["user_id"] for row in page["users"]]

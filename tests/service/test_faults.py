@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,14 +178,14 @@ def test_what_a_new_model_cannot_place_waits_for_the_next(run: Path, tmp_path: P
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Iterator[Path]:
+def stored(tmp_path: Path) -> Path:
     """A store with a hundred bundles, closed."""
     path = tmp_path / "store.sqlite"
     store = SqliteStore(path)
     for n in range(100):
         store.put_bundle(f"bundle {n}", [f"item {n}", "é" * 50], None)
     store.close()
-    yield path
+    return path
 
 
 def test_a_damaged_database_is_refused_and_left_as_it_is(stored: Path) -> None:

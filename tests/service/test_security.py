@@ -48,9 +48,8 @@ def test_every_documented_route_wants_a_key(run: Path) -> None:
         found = routes(document)
         assert len(found) >= 16
         for method, path in [*found, ("get", "/metrics"), ("get", "/v1/nothing")]:
-            for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": secret[:-1]}, {"X-API-Key": "é"}):
-                sent = {name: value.encode() for name, value in headers.items()}
-                answer = await client.request(method, path, headers=sent)
+            for wrong in ("", "wrong", secret[:-1], "é"):
+                answer = await client.request(method, path, headers={b"X-API-Key": wrong.encode()})
                 assert answer.status_code == 401, (method, path)
                 assert answer.headers["content-type"] == "application/problem+json"
                 assert "www-authenticate" in answer.headers
