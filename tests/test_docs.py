@@ -1,0 +1,212 @@
+"""The README and the documentation: every block runs, every table agrees with the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
+import pytest
+from shop import make_shop
+
+from coheat.config import Settings
+from coheat.contract import CHECKS
+from coheat.data import DataWarning, write_tables
+from coheat.data import check as check_module
+from coheat.models import MODELS
+from coheat.presets import load_preset, preset_names
+from coheat.training import TrainingSettings
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(
+    r"^(?P<mark><!-- not run: .+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, where it begins, and whether the page says that it is not to be run."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+    runs: bool
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(
+            page=page,
+            line=text.count("\n", 0, match.start("code")),
+            language=match["language"],
+            code=match["code"],
+            runs=match["mark"] is None,
+        )
+        for match in FENCE.finditer(text)
+    ]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory to work in."""
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield tmp_path
+
+
+def write_readable_shop(directory: Path) -> None:
+    """Three .csv files, as a reader of the README might have them."""
+    write_tables(make_shop(), directory)
+    for path in directory.glob("*.parquet"):
+        if "_" in path.stem:
+            csv.write_csv(parquet.read_table(path), path.with_suffix(".csv"))
+        path.unlink()
+
+
+def run_shell(block: Block, directory: Path) -> None:
+    scripts = str(Path(sys.executable).parent)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.code],
+        cwd=directory,
+        env={**os.environ, "PATH": scripts + os.pathsep + os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{block.page}:{block.line}\n{block.code}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, f"{block.page}:{block.line}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs_in_order(page: str, workplace: Path) -> None:
+    if page == "README.md":
+        write_readable_shop(workplace / "shop")
+    names: dict[str, Any] = {"__name__": page}
+    known = dict(MODELS)
+    try:
+        for block in blocks(page):
+            if block.language == "sh" and block.runs:
+                run_shell(block, workplace)
+            elif block.language == "python" and block.runs:
+                # Names stay, so that a later block may go on with what an earlier one made.
+                exec(compile(block.code, f"{page}:{block.line}", "exec"), names)
+    finally:
+        MODELS.clear()
+        MODELS.update(known)
+
+
+def test_blocks_are_found_and_few_are_left_out() -> None:
+    found = [block for page in PAGES for block in blocks(page)]
+    assert {block.language for block in found} <= {"sh", "python", ""}, "say which language a block is in"
+    assert sum(block.runs for block in found) > 20
+    assert sum(not block.runs for block in found) <= 6
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    assert text.count("\n```") == 2 * len(found), "a fence is not closed, or was not found"
+
+
+def between(page: str, start: str, end: str = "<!-- end -->") -> str:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text.count(start) == 1, f"{page}: {start} stands there {text.count(start)} times"
+    return text.split(start)[1].split(end)[0].strip()
+
+
+def settings_table(config: type[Settings]) -> str:
+    """Every setting with its default and description, as it has to stand in the documentation."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in config.model_fields.items():
+        assert field.description, f"{config.__name__}.{name} has no description"
+        default = field.default
+        shown = str(default).lower() if isinstance(default, bool | None) else str(default)
+        meaning = field.description.replace("|", r"\|")
+        lines.append(f"| `{name}` | {shown} | {meaning} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("training", TrainingSettings), *((name, model.Config) for name, model in MODELS.items())],
+)
+def test_settings_in_the_documentation_are_those_of_the_code(name: str, config: type[Settings]) -> None:
+    if not config.model_fields:
+        assert "It has no settings" in (ROOT / "docs/models.md").read_text(encoding="utf-8")
+        return
+    expected = settings_table(config)
+    assert between("docs/models.md", f"<!-- settings: {name} -->") == expected, f"it should read:\n{expected}"
+
+
+def presets_table(model: str) -> str:
+    lines = ["| preset | settings |", "|---|---|"]
+    for preset in preset_names(model):
+        model_values, training_values = load_preset(model, preset)
+        values = ", ".join(f"`{key}={value}`" for key, value in (model_values | training_values).items())
+        lines.append(f"| `{preset}` | {values} |")
+    return "\n".join(lines)
+
+
+def test_presets_in_the_documentation_are_those_of_the_code() -> None:
+    expected = presets_table("coheat")
+    assert between("docs/models.md", "<!-- presets: coheat -->") == expected, f"it should read:\n{expected}"
+
+
+def contract_list() -> str:
+    return "\n".join(f"- `{name}`" for name in CHECKS)
+
+
+def test_contract_in_the_documentation_is_that_of_the_code() -> None:
+    expected = contract_list()
+    assert between("docs/conventions.md", "<!-- contract -->") == expected, f"it should read:\n{expected}"
+
+
+def outcomes_table() -> str:
+    """The table of findings in the text of `coheat.data.check`, without the padding."""
+    rows = [line for line in str(check_module.__doc__).splitlines() if line.startswith("|")]
+    lines = []
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        lines.append("|---|---|" if set("".join(cells)) == {"-"} else f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_outcomes_of_bad_input_are_documented() -> None:
+    expected = outcomes_table()
+    assert len(expected.splitlines()) > 20
+    assert between("docs/data.md", "<!-- outcomes -->") == expected, f"it should read:\n{expected}"
+
+
+def test_the_house_is_described_as_it_is() -> None:
+    source = ROOT / "src" / "coheat"
+    there = {path.stem for path in source.glob("*.py")} | {
+        path.parent.name for path in source.glob("*/__init__.py")
+    }
+    described = re.findall(
+        r"^\| [^|]* \| `(\w+)` \|", between("docs/conventions.md", "<!-- tree -->"), re.MULTILINE
+    )
+    assert len(described) == len(set(described))
+    assert set(described) == there - {"__init__"}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if not target.startswith("http"):
+            path = (ROOT / page).parent / target.split("#")[0]
+            assert path.exists(), f"{page}: {target} is not there"
+
+
+def test_changelog_has_this_version() -> None:
+    from coheat import __version__
+
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
