@@ -327,7 +327,8 @@ def _commands(out: Path, user: ShownUser, new_bundle: NewBundle, program: str) -
     commands = [
         ["data", "stats", str(out / "data")],
         ["recommend", cold, "--user", user.user_id, "-k", str(SHOWN)],
-        ["recommend", cold, "--new-bundle", added, "--audience", new_bundle.bundle_id, "-k", str(SHOWN)],
+        ["explain", cold, user.user_id, user.recommended[0].bundle_id],
+        ["audience", cold, new_bundle.bundle_id, "--new-bundle", added, "-k", str(SHOWN)],
         ["evaluate", cold, "--by-popularity"],
         ["evaluate", cold, "--candidates", "cold"],
     ]

@@ -26,7 +26,8 @@ class _Bar(Progress):
 class ProgressBar(Watcher):
     """Epoch, time left, losses and the best validation so far; silent where nobody is looking."""
 
-    def __init__(self, console: Console | None = None):
+    def __init__(self, console: Console | None = None, show_memory: bool = True):
+        self.show_memory = show_memory
         self.console = console or Console(stderr=True)
         self.bar = _Bar(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
@@ -43,7 +44,7 @@ class ProgressBar(Watcher):
     def begin(
         self, model: Model, standing: Standing, settings: TrainingSettings, memory: MemoryEstimate
     ) -> None:
-        if self.console.is_terminal:
+        if self.console.is_terminal and self.show_memory:
             self.console.print(
                 f"memory: about {readable(memory.total)} more of {readable(available_memory())} available "
                 f"({memory.describe()})",

@@ -114,7 +114,8 @@ def _draws(demo: Demo) -> dict[str, tuple[Draw, str]]:
         ),
         "validation": (
             lambda axes: plots.draw_validation(axes, histories, best, RECALL),
-            "Each scenario keeps the epoch that is best on its validation part; test is not looked at.",
+            "Each scenario keeps the epoch that is best on its validation part: "
+            f"{', '.join(f'{name} {epoch}' for name, epoch in best.items())}. Test is not looked at.",
         ),
     }
 
@@ -223,7 +224,7 @@ def _user(demo: Demo) -> list[str]:
         for shown in user.recommended
     ]
     later = sum(shown.taken_later for shown in user.recommended)
-    heads = ("rank", "bundle", "taken in training", "items they have", "which", "took it later")
+    heads = ("rank", "bundle", "taken in training", "items they have", "which", "took it")
     return [
         f"<h2>A list for {escape(user.user_id)}</h2>",
         f"<p>They have {len(user.items)} items, and nobody has more bundles in the held-out part "

@@ -79,7 +79,7 @@ def _printing_viewer() -> Viewer:
 
         def training(self, scenario: str) -> Watcher:
             _headline(f"Scenario {scenario}: {EXPLAINED[scenario]}")
-            return ProgressBar()
+            return ProgressBar(show_memory=False)
 
         def scenario(self, found: Scenario) -> None:
             _show_scenario(found)
@@ -137,7 +137,7 @@ def _show_user(shown: ShownUser) -> None:
     for name, side in (("rank", "right"), ("bundle", "left"), ("taken", "right"), ("they have", "right")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     table.add_column("such as", overflow="ellipsis", no_wrap=True)
-    table.add_column("took it later")
+    table.add_column("took it")
     for bundle in shown.recommended:
         table.add_row(
             str(bundle.rank),
