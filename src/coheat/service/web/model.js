@@ -46,7 +46,9 @@ function swatches(...pairs) {
   return element(
     "p",
     { class: "legend" },
-    pairs.flatMap(([kind, name]) => [element("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), name]),
+    pairs.map(([kind, name]) =>
+      element("span", {}, element("i", { class: `swatch ${kind}`, "aria-hidden": "true" }), name),
+    ),
   );
 }
 
@@ -73,7 +75,7 @@ function skew(found) {
     `${percent(share(most.bundles, found.n_bundles))} of all bundles, with ` +
     `${percent(share(most.interactions, found.n_interactions))} of all the times a bundle was taken.`;
   return figure(
-    "A few bundles get most of it",
+    "How unevenly bundles are taken",
     sentence,
     swatches(["plain", "share of bundles"], ["history", "share of times taken"]),
     columns({

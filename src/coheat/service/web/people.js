@@ -56,7 +56,7 @@ export async function show(userId) {
     fill(byId("belongings"), element("p", { class: "faint" }, "Nobody chosen yet."));
     fill(
       byId("list"),
-      emptiness("Choose a person", "Search on the left, or take one of the suggestions, to see their list."),
+      emptiness("Choose a person", "Search for one, or take one of the suggestions, to see their list."),
     );
     await suggest();
     return;
