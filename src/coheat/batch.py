@@ -118,11 +118,12 @@ def _write_part(
 
     ids = recommender.users.ids
     chosen, scores, lengths = [], [], []
+    scratch = np.empty((min(len(users), BLOCK), len(catalogue)), dtype=np.float32)
     for start in range(users.start, users.stop, BLOCK):
         block = range(start, min(start + BLOCK, users.stop))
         vectors = np.asarray(recommender.model.users[block.start : block.stop])
         seen = [recommender.taken.rows_of(ids[u], catalogue) if exclude_seen else NOTHING for u in block]
-        for found, values in ranked(catalogue, vectors, seen, columns, k):
+        for found, values in ranked(catalogue, vectors, seen, columns, k, scratch):
             chosen.append(found)
             scores.append(values)
             lengths.append(len(found))

@@ -34,9 +34,13 @@ class Rows:
         base = np.asarray(matrix)  # a plain view of what is mapped: quicker to handle
         return Rows(base, np.zeros(0, dtype=np.int64), base[:0], len(base))
 
-    def product(self, vectors: Floats) -> Floats:
-        """vectors (m, width) times the transposed matrix: (m, n), the caller's to write on."""
-        scores = np.empty((len(vectors), self.n), dtype=np.float32)
+    def product(self, vectors: Floats, scratch: Floats | None = None) -> Floats:
+        """vectors (m, width) times the transposed matrix: (m, n), the caller's to write on.
+
+        It is written to the first rows of `scratch` (at least m, n) where given: fresh memory is slow.
+        """
+        scores = np.empty((len(vectors), self.n), dtype=np.float32) if scratch is None else scratch
+        scores = scores[: len(vectors)]
         if len(self.base):
             np.matmul(vectors, self.base.T, out=scores[:, : len(self.base)])
         if len(self.changed):

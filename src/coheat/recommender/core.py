@@ -72,6 +72,7 @@ class Recommender:
         self.user_item, self.bundle_item = Csr(*user_item), Csr(*bundle_item)
         popularity = self.taken.trained.degrees(n_bundles)
         self.model = ServedModel(vectors, popularity, self.user_item.degrees(len(items.ids)))
+        _ = users.rows, items.rows  # made now, so that the first question is not slower than the others
         self._lock = threading.Lock()
         self._catalogue = Catalogue(
             ids=list(bundles.ids),

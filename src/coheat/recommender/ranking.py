@@ -18,17 +18,27 @@ def best_of_rows(scores: Floats, k: int) -> list[Positions]:
     """For each row of `scores` (n, m) the positions of its k largest, best first, equal ones in order.
 
     A score of -inf is never listed. The k-th largest of the maxima of disjoint groups cannot exceed the
-    k-th largest score, so only the few scores that reach it need to be sorted.
+    k-th largest score. So only groups whose maximum reaches it are looked into, and only the few scores
+    that reach it are sorted.
     """
-    n_columns = scores.shape[1]
     n_groups = GROUPS * k
-    size = n_columns // n_groups
+    size = scores.shape[1] // n_groups
     if size < 4:  # too little to save
         return [best(row, k) for row in scores]
     # Group g holds the columns g, g + n_groups, ...: maxima of whole stretches at once.
-    maxima = scores[:, : size * n_groups].reshape(len(scores), size, n_groups).max(axis=1)
-    least = np.partition(maxima, n_groups - k, axis=1)[:, n_groups - k]
-    return [_ordered(row, np.flatnonzero(row >= limit), k) for row, limit in zip(scores, least, strict=True)]
+    grouped = scores[:, : size * n_groups].reshape(len(scores), size, n_groups)
+    maxima = grouped.max(axis=1)
+    least = np.partition(maxima, n_groups - k, axis=1)[:, n_groups - k, None]
+    rows, groups = np.nonzero(maxima >= least)
+    hit, place = np.nonzero(grouped[rows, :, groups] >= least[rows])
+    rest_rows, rest = np.nonzero(scores[:, size * n_groups :] >= least)
+    all_rows = np.concatenate([rows[hit], rest_rows])
+    columns = np.concatenate([place * n_groups + groups[hit], rest + size * n_groups])
+    found = scores[all_rows, columns]
+    order = np.lexsort((columns, -found, all_rows))
+    order = order[found[order] > -np.inf]
+    ends = np.searchsorted(all_rows[order], np.arange(1, len(scores)))
+    return [part[:k] for part in np.split(columns[order], ends)]
 
 
 def best(scores: Floats, k: int) -> Positions:
