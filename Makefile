@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/coheat demo --out demo
 
-test: $(VENV)/installed-dev
+test: $(VENV)/installed-dev $(VENV)/browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -28,6 +28,15 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ $(VENV)/installed
+
+# The explorer is tested in a real browser. Where there is none it is installed if we may; else these tests are
+# skipped and say so.
+$(VENV)/browser: $(VENV)/bin/python
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq \
+	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } \
+	  || echo "no Chromium here: the browser tests will be skipped"
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis demo
