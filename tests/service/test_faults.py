@@ -18,7 +18,9 @@ import pytest
 from service_client import linked_run, publish, started, with_client
 from service_common import SMALL, START, serving, write_random_artifact
 from service_faults import kill_rounds
+from service_load import measure
 from service_reload import reload_rounds
+from service_soak import soak
 
 from coheat.service.metrics import Metrics
 from coheat.service.state import State
@@ -53,6 +55,17 @@ def test_reloads_under_load_fail_no_request(tmp_path: Path) -> None:
     found = reload_rounds(tmp_path / "run", SMALL, reloads=10)
     assert (found["failed"], found["faults"]) == ({}, [])
     assert found["requests"] > 100
+
+
+def test_a_short_soak_and_a_little_load_fail_nothing(run: Path) -> None:
+    found = soak(run, SMALL, seconds=3, every=0.1)
+    assert found["failed"] == {}
+    assert found["requests"] > 20
+    assert found["last_mb"] < 1.2 * found["middle_mb"]
+    with serving(run) as server:
+        measured = measure(server.port, rate=30, seconds=2, n_users=SMALL.n_users)
+    assert measured["errors"] == 0
+    assert measured["requests"] > 20
 
 
 def test_asked_to_end_it_finishes_what_it_began(run: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +133,6 @@ def test_without_keys_only_this_machine_is_served(run: Path) -> None:
 
 
 def test_other_addresses_need_keys(run: Path) -> None:
-    import subprocess
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-c", START, "serve", str(run), "--host", "0.0.0.0", "--port", "0"],
         capture_output=True,
@@ -146,6 +145,20 @@ def test_other_addresses_need_keys(run: Path) -> None:
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
+
+
+def test_keys_by_command(tmp_path: Path) -> None:
+    def keys(*arguments: str) -> Any:
+        command = [sys.executable, "-c", START, "keys", *arguments, "--json"]
+        return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    run = str(tmp_path / "run")
+    made = keys("create", run, "--scope", "write", "--name", "the shop")
+    kept = KeyRing(tmp_path / "run.service" / "keys.json")
+    assert kept.scope_of(made["key"]) == "write"
+    assert [(key["name"], key["scope"]) for key in keys("list", run)] == [("the shop", "write")]
+    assert keys("revoke", run, "--name", "the shop") == {"revoked": "the shop"}
+    assert kept.scope_of(made["key"]) is None
 
 
 def test_keys_are_never_logged(run: Path, caplog: pytest.LogCaptureFixture) -> None:

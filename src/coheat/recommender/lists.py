@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
 from coheat.recommender.answers import Recommendation, Recommendations, Source
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.ids import Ids, shortened, suggestion
+from coheat.recommender.ids import Ids, shortened
 from coheat.recommender.ranking import Floats, Positions, best_of_rows
 from coheat.recommender.taken import Taken
 from coheat.recommender.views import ServedModel
@@ -77,10 +78,8 @@ def known_of(
         vector = model.folded(item_rows, bundle_rows)
         if vector.any():
             return Known(user, "folded-in", vector, seen, item_rows, seen, notes)
-    if distinct or len(seen):
-        why = "from what was given no vector can be made"
-    else:
-        why = "unknown user id" + suggestion(user, "user", taken.users.ids)
+    # Looking for a similar id would take longer than the list, and strangers are many.
+    why = "from what was given no vector can be made" if distinct or len(seen) else "unknown user id"
     notes += (f"user {shortened(user)}: {why}; answered with popular and new bundles",)
     return Known(user, "popular-and-new", None, seen, item_rows, seen, notes)
 
@@ -118,10 +117,8 @@ def _append(
     answer: Recommendations, known: Known, catalogue: Catalogue, rows: Positions, scores: Floats, k: int
 ) -> None:
     user, ids = known.user_id, catalogue.ids
-    answer.extend(
-        Recommendation(user, ids[row], score, rank)
-        for rank, (row, score) in enumerate(zip(rows.tolist(), scores.tolist(), strict=True), start=1)
-    )
+    columns = repeat(user), map(ids.__getitem__, rows.tolist()), scores.tolist(), range(1, len(rows) + 1)
+    answer.extend(map(Recommendation._make, zip(*columns, strict=False)))
     answer.sources[user] = known.source
     answer.notes.extend(known.notes)
     if len(rows) < k:

@@ -15,12 +15,11 @@ from pydantic import AfterValidator
 from starlette.responses import Response
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
-from coheat.recommender import Recommender, SimilarBundle
-from coheat.recommender.ids import shortened
+from coheat.recommender import Explanation, Recommender, SimilarBundle
 from coheat.service import explorer, schemas
 from coheat.service.problems import responses
 from coheat.service.schemas import MAX_ID, MAX_K
-from coheat.service.state import Conflict, State, Wanted, Written, shortage
+from coheat.service.state import Conflict, State, Wanted, Written, require_bundle, require_user, shortage
 
 router = APIRouter(prefix="/v1")
 
@@ -130,7 +129,11 @@ def _answer(model: Recommender, question: schemas.Question) -> dict[str, Any]:
     summary="Why a bundle has its score for a user",
 )
 async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) -> Response:
-    found = await _state(request).ask(lambda model: model.explain(user_id, bundle_id))
+    def explain(model: Recommender) -> Explanation:
+        require_user(model, user_id)
+        return require_bundle(model, bundle_id).explain(user_id, bundle_id)
+
+    found = await _state(request).ask(explain)
     shares = {view.name: view.share for view in found.views}
     return _json(
         {
@@ -195,7 +198,7 @@ async def create_bundle(request: Request, bundle: schemas.NewBundle) -> Response
 @router.get("/bundles/{bundle_id}", response_model=schemas.Bundle, responses=responses(404), tags=["bundles"])
 async def bundle(request: Request, bundle_id: PathId) -> Response:
     """What a bundle is made of, and how it stands."""
-    found = await _state(request).ask(lambda model: model.bundle(bundle_id))
+    found = await _state(request).ask(lambda model: require_bundle(model, bundle_id).bundle(bundle_id))
     return _json(_written(Written(found, [], created=False)))
 
 
@@ -234,7 +237,7 @@ async def remove_bundle(request: Request, bundle_id: PathId) -> Response:
     summary="The users whom a bundle suits best",
 )
 async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
-    found = await _state(request).ask(lambda model: model.audience(bundle_id, k))
+    found = await _state(request).ask(lambda model: require_bundle(model, bundle_id).audience(bundle_id, k))
     return _json({"bundle_id": bundle_id, "audience": _listeners(found)})
 
 
@@ -246,7 +249,9 @@ async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Respo
     summary="The bundles most like one",
 )
 async def similar(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
-    rows = await _state(request).ask(lambda model: _similar(model, model.similar_bundles(bundle_id, k)))
+    rows = await _state(request).ask(
+        lambda model: _similar(model, require_bundle(model, bundle_id).similar_bundles(bundle_id, k))
+    )
     return _json({"bundle_id": bundle_id, "similar": rows})
 
 
@@ -319,9 +324,7 @@ async def users(request: Request, query: Search = "", offset: Offset = 0, limit:
 )
 async def user(request: Request, user_id: PathId) -> Response:
     """What a user has: items and bundles of training, and the bundles recorded since."""
-    found = await _state(request).ask(lambda model: model.user(user_id))
-    if not found.known and not found.recorded_ids:
-        raise HTTPException(404, f"unknown user id {shortened(user_id)}")
+    found = await _state(request).ask(lambda model: require_user(model, user_id))
     bundle_ids = list(dict.fromkeys([*found.bundle_ids, *found.recorded_ids]))
     return _json(
         {"user_id": user_id, "is_known": found.known, "item_ids": found.item_ids, "bundle_ids": bundle_ids}

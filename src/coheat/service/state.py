@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
-from coheat.recommender import BundleInfo, Recommendation, Recommendations, Recommender, Recorded
+from coheat.recommender import BundleInfo, Recommendation, Recommendations, Recommender, Recorded, UserInfo
 from coheat.recommender.ids import shortened
 from coheat.service.metrics import Metrics
 from coheat.service.served import Served, load
@@ -144,7 +144,7 @@ class State:
     async def remove_bundle(self, bundle_id: str) -> None:
         """Take a bundle from the shelf, whether it was trained or added."""
         async with self.changing:
-            await self.ask(lambda model: model.bundle(bundle_id))  # unknown: an error that says so
+            require_bundle(self.served.recommender, bundle_id)
             await self._store(lambda: self.store.remove_bundle(bundle_id), "removal")
             await self.ask(lambda model: model.remove_bundles([bundle_id]))
             self.metrics.bundles.dec()
@@ -152,7 +152,7 @@ class State:
     async def record(self, user_id: str, bundle_id: str) -> Recorded:
         """A user took a bundle; again it changes nothing."""
         async with self.changing:
-            await self.ask(lambda model: model.bundle(bundle_id))
+            require_bundle(self.served.recommender, bundle_id)
             await self._store(lambda: self.store.add_interaction(user_id, bundle_id), "interaction")
             return await self.ask(lambda model: model.record(user_id, bundle_id))
 
@@ -212,6 +212,22 @@ def _lists(recommender: Recommender, users: Sequence[str], wanted: Wanted) -> di
         assert isinstance(one, UserList)
         one.rows.append((row, recommender.is_new(row.bundle_id)))
     return lists
+
+
+def require_bundle(recommender: Recommender, bundle_id: str) -> Recommender:
+    """The recommender, if it has the bundle. The library's own error looks for similar ids, which takes long
+    enough for a few wrong requests to hold up the right ones."""
+    if not recommender.has_bundle(bundle_id):
+        raise UnknownIdError(f"unknown bundle id {shortened(bundle_id)}")
+    return recommender
+
+
+def require_user(recommender: Recommender, user_id: str) -> UserInfo:
+    """What is known of a user; an error where that is nothing at all."""
+    found = recommender.user(user_id)
+    if not found.known and not found.recorded_ids:
+        raise UnknownIdError(f"unknown user id {shortened(user_id)}")
+    return found
 
 
 def shortage(found: Recommendations, user_id: str, k: int) -> str | None:
