@@ -38,8 +38,8 @@ def write_model(directory: Path, n_users: int) -> None:
 
     class Random(Untrained):
         def vectors(self) -> Vectors:
-            tables = (rng.standard_normal((n, WIDTH), dtype=np.float32) for n in (n_users, BUNDLES))
-            return Vectors(*map(torch.from_numpy, tables))
+            users, bundles = (rng.standard_normal((n, WIDTH), dtype=np.float32) for n in (n_users, BUNDLES))
+            return Vectors(torch.from_numpy(users), torch.from_numpy(bundles))
 
     users = np.repeat(np.arange(n_users), TAKEN)
     data = BundleData(
@@ -89,7 +89,8 @@ def main() -> None:
     options.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.run:
-        print(json.dumps(run(*chosen.run, chosen.limit)))
+        model, out = chosen.run
+        print(json.dumps(run(model, out, chosen.limit)))
         return
     found = []
     for n_users in chosen.users:

@@ -47,14 +47,14 @@ def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> bool:
 @pytest.mark.parametrize("exclude_seen", [True, False])
 @pytest.mark.parametrize("candidates", ["all", "new"])
 def test_lists_are_those_of_recommend(
-    recommender: Recommender, tmp_path: Path, candidates: str, exclude_seen: bool
+    recommender: Recommender, tmp_path: Path, candidates: Any, exclude_seen: bool
 ) -> None:
     recommender.add_bundles({"new [red] 🧺/": ["item-0-0"]})
     recommender.record("user-0-1", "bundle-0-0")
     report = recommend_all(
         recommender, tmp_path / "out", 9, candidates, exclude_seen=exclude_seen, part_size=7
     )
-    expected = recommender.recommend(list(recommender.users.ids), 9, candidates, exclude_seen)  # type: ignore[arg-type]
+    expected = recommender.recommend(list(recommender.users.ids), 9, candidates, exclude_seen)
     assert same(rows(tmp_path / "out"), [tuple(row) for row in expected])
     assert (report.parts_written, report.parts_kept, report.users) == (7, 0, 48)
     assert (report.rows, report.short_lists) == (len(expected), len(expected.short))
@@ -96,15 +96,16 @@ def test_another_question_in_the_same_place_is_refused(recommender: Recommender,
 
 
 def test_bad_questions(recommender: Recommender, tmp_path: Path) -> None:
-    for options, says in (
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"shard": (0, 2)}, "shard 0/2"),
         ({"shard": (3, 2)}, "shard 3/2"),
         ({"part_size": 0}, "part_size"),
         ({"k": 0}, "k = 0"),
         ({"candidates": "cold"}, "'all', 'new'"),
-    ):
+    ]
+    for options, says in mistakes:
         with pytest.raises(ConfigError, match=says):
-            recommend_all(recommender, tmp_path / "out", **options)  # type: ignore[arg-type]
+            recommend_all(recommender, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 

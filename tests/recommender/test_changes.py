@@ -45,7 +45,8 @@ def world(seed: int = 0) -> tuple[Recommender, dict[str, Any]]:
     padded = np.concatenate([np.zeros_like(items), items], axis=1)
 
     def csr(matrix: np.ndarray) -> Any:
-        found = relation(*np.nonzero(matrix), matrix.shape)
+        rows, columns = np.nonzero(matrix)
+        found = relation(rows, columns, (matrix.shape[0], matrix.shape[1]))
         return found.indptr, found.indices
 
     recommender = Recommender(
@@ -168,7 +169,8 @@ def test_readers_see_whole_states_while_one_writes() -> None:
     """The two bundles of every change have the same items, so a reader must always score them alike."""
     recommender, _ = world()
     recommender.add_bundles({"left": ["i0"], "right": ["i0"]})
-    stop, wrong = threading.Event(), []
+    stop = threading.Event()
+    wrong: list[Any] = []
 
     def read() -> None:
         while not stop.is_set():

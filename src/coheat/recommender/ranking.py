@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float32]
 Positions: TypeAlias = npt.NDArray[np.int64]
 
-GROUPS = 16
+GROUPS = 48
 """For a list of k, a row is cut into about GROUPS x k groups."""
 
 
@@ -23,7 +24,7 @@ def best_of_rows(scores: Floats, k: int) -> list[Positions]:
     """
     n_groups = GROUPS * k
     size = scores.shape[1] // n_groups
-    if size < 4:  # too little to save
+    if size < 4 or scores.shape[1] >= 1 << 24 or len(scores) > 256:  # too little to save, or beyond a key
         return [best(row, k) for row in scores]
     # Group g holds the columns g, g + n_groups, ...: maxima of whole stretches at once.
     grouped = scores[:, : size * n_groups].reshape(len(scores), size, n_groups)
@@ -34,11 +35,24 @@ def best_of_rows(scores: Floats, k: int) -> list[Positions]:
     rest_rows, rest = np.nonzero(scores[:, size * n_groups :] >= least)
     all_rows = np.concatenate([rows[hit], rest_rows])
     columns = np.concatenate([place * n_groups + groups[hit], rest + size * n_groups])
-    found = scores[all_rows, columns]
-    order = np.lexsort((columns, -found, all_rows))
-    order = order[found[order] > -np.inf]
-    ends = np.searchsorted(all_rows[order], np.arange(1, len(scores)))
-    return [part[:k] for part in np.split(columns[order], ends)]
+    keys = _keys(all_rows, scores[all_rows, columns], columns)
+    keys.sort()
+    ends = np.searchsorted(keys, np.arange(len(scores) + 1, dtype=np.uint64) << np.uint64(56)).tolist()
+    ordered = (keys & np.uint64((1 << 24) - 1)).astype(np.int64)
+    return [ordered[start : min(end, start + k)] for start, end in pairwise(ends)]
+
+
+def _keys(rows: Positions, scores: Floats, columns: Positions) -> npt.NDArray[np.uint64]:
+    """Whole numbers that sort by row, then score downwards, then column; without scores of -inf.
+
+    8 bits of row, 32 of score, 24 of column: sorting these is many times faster than by three keys. The
+    bits of positive floats sort as the floats do and those of negative ones the other way round.
+    """
+    real = scores > -np.inf
+    bits = (scores[real] + np.float32(0)).view(np.uint32)  # + 0 makes -0 an ordinary 0
+    falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)
+    shifted = (rows[real].astype(np.uint64) << np.uint64(56)) | (falling << np.uint64(24))
+    return shifted | columns[real].astype(np.uint64)
 
 
 def best(scores: Floats, k: int) -> Positions:

@@ -42,11 +42,12 @@ class Taken:
 
     def rows_of(self, user: str, catalogue: Catalogue) -> Positions:
         """Rows of the bundles that this user took, now or in training."""
-        since = [catalogue.find(name) for name in tuple(self.by_user.get(user, ()))]
-        rows = np.array([row for row in since if row is not None], dtype=np.int64)
-        if user in self.users.rows:
-            rows = np.concatenate([self.trained.row(self.users.rows[user]), rows])
-        return rows
+        known = self.users.rows.get(user)
+        trained = self.trained.row(known) if known is not None else np.zeros(0, dtype=np.int64)
+        if user not in self.by_user:
+            return trained
+        since = [catalogue.find(name) for name in tuple(self.by_user[user])]
+        return np.concatenate([trained, np.array([row for row in since if row is not None], dtype=np.int64)])
 
     def takers(self, bundle: str, row: int, catalogue: Catalogue) -> Positions:
         """Rows of the known users who took this bundle, now or in training."""
