@@ -140,7 +140,7 @@ def main() -> None:
     console = Console()
     console.print(f"{n_users} users, {n_bundles} bundles, {n_items} items; lists of {K}", highlight=False)
     console.print(
-        f"recommend {found['ours_microseconds']:.0f} us per user (ranking alone, arrays as faiss returns them, "
+        f"recommend {found['ours_microseconds']:.0f} us per user (ranking alone, arrays as from faiss, "
         f"{found['ranked_microseconds']:.0f} us), faiss flat {found['faiss_microseconds']:.0f} us: "
         f"{found['ratio']:.2f}x ({found['ranked_ratio']:.2f}x); one user alone "
         f"{found['one_user_milliseconds']:.2f} ms"

@@ -52,7 +52,8 @@ def _keys(rows: Positions, scores: Floats, columns: Positions) -> npt.NDArray[np
     bits = (scores[real] + np.float32(0)).view(np.uint32)  # + 0 makes -0 an ordinary 0
     falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)
     shifted = (rows[real].astype(np.uint64) << np.uint64(56)) | (falling << np.uint64(24))
-    return shifted | columns[real].astype(np.uint64)
+    keys: npt.NDArray[np.uint64] = np.bitwise_or(shifted, columns[real].astype(np.uint64))
+    return keys
 
 
 def best(scores: Floats, k: int) -> Positions:
