@@ -28,7 +28,8 @@ from coheat.training import TrainingSettings
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(
-    r"^(?P<mark><!-- not run: .+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 
 
@@ -191,7 +192,7 @@ def test_the_house_is_described_as_it_is() -> None:
         path.parent.name for path in source.glob("*/__init__.py")
     }
     described = re.findall(
-        r"^\| [^|]* \| `(\w+)` \|", between("docs/conventions.md", "<!-- tree -->"), re.MULTILINE
+        r"^\|[^|]*\| `(\w+)` \|", between("docs/conventions.md", "<!-- tree -->"), re.MULTILINE
     )
     assert len(described) == len(set(described))
     assert set(described) == there - {"__init__"}

@@ -123,13 +123,18 @@ def draw_heating(axes: Any, history: Sequence[Record], best_epoch: int) -> None:
     weight, heat = COLOURS["first"], COLOURS["second"]
     axes.plot(epochs, [fact["history_weight"] for fact in facts], color=weight)
     axes.set_ylabel("mean history weight", color=weight)
-    axes.set(xlabel="epoch", xlim=(1, max(epochs[-1], 2)), ylim=(0, 1), title="Heating")
+    axes.set(
+        xlabel="epoch",
+        xlim=(1, max(epochs[-1], 2)),
+        ylim=(0, 1),
+        title=f"Heating; dotted: the chosen epoch, {best_epoch}",
+    )
     other = axes.twinx()
     other.plot(epochs, [fact["temperature"] for fact in facts], color=heat, linestyle="--")
     other.set_yscale("log")
     other.set_ylabel("temperature", color=heat)
     other.spines["right"].set_visible(True)
-    _mark_best(axes, best_epoch)
+    axes.axvline(best_epoch, color=COLOURS["muted"], linestyle=":", linewidth=1)
 
 
 def draw_validation(
@@ -160,14 +165,3 @@ def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:
     axes.margins(y=0.2)
     axes.set(title=title, xlabel=label)
     axes.legend(ncols=len(series), loc="upper left", fontsize=8.5)
-
-
-def _mark_best(axes: Any, epoch: int) -> None:
-    axes.axvline(epoch, color=COLOURS["muted"], linestyle=":", linewidth=1)
-    axes.annotate(
-        f" chosen: {epoch}",
-        (epoch, 0.98),
-        xycoords=("data", "axes fraction"),
-        va="top",
-        color=COLOURS["muted"],
-    )

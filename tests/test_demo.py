@@ -1,0 +1,265 @@
+"""The demo end to end as it is typed, and its parts where the answer is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coheat import plots
+from coheat.data import planted_world, write_tables
+from coheat.data.split import Split
+from coheat.demo import (
+    MODELS,
+    NEW_BUNDLE_SIZE,
+    SCENARIOS,
+    K,
+    add_a_bundle,
+    compose_bundle,
+    recommend_to_one,
+    run_demo,
+    verdict,
+)
+from coheat.errors import ConfigError
+from coheat.recommender import Recommender
+from coheat.runs import train_run
+from coheat.testing import small_data
+
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, shell=True, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished demo: where it was started, what it printed, the page it wrote."""
+
+    directory: Path
+    found: dict[str, Any]
+    page: str
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    directory = tmp_path_factory.mktemp("demo")
+    ended = shell("coheat demo --quick --out demo --json", directory)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    return Done(directory, found, (directory / found["report"]).read_text(encoding="utf-8"))
+
+
+def test_every_model_is_judged_in_every_scenario(done: Done) -> None:
+    assert set(done.found["scenarios"]) == set(SCENARIOS)
+    for scenario in done.found["scenarios"].values():
+        assert set(scenario["models"]) == set(MODELS)
+        for report in scenario["models"].values():
+            for part in ("test", "validation"):
+                assert all(0 <= report[part][f"{metric}@{K}"] <= 1 for metric in ("recall", "ndcg"))
+    assert done.found["scenarios"]["cold"]["models"]["popularity"]["test"][f"recall@{K}"] == 0
+    assert done.found["scenarios"]["cold"]["split"]["test"]["cold_interaction_share"] == 1
+
+
+def test_what_is_printed_is_kept_beside_the_data(done: Done) -> None:
+    kept = json.loads((done.directory / "demo" / "demo.json").read_text(encoding="utf-8"))
+    assert kept == {key: value for key, value in done.found.items() if key != "report"}
+
+
+class Elements(HTMLParser):
+    """All elements of a page with their attributes, and what is still open at its end."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_on_its_own(done: Done) -> None:
+    elements = Elements(done.page)
+    assert not elements.open
+    assert not {tag for tag, _ in elements.found} & {"script", "link", "img", "iframe", "object", "image"}
+    assert "http" not in done.page
+    assert not re.search(r"@import|url\((?!#)", done.page)
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert not [name for name, count in Counter(ids).items() if count > 1]
+    targets = [attributes["href"] for _, attributes in elements.found if "href" in attributes]
+    targets += re.findall(r"url\((#[^)]+)\)", done.page)
+    assert targets
+    assert {str(target)[1:] for target in targets} <= set(ids)
+    assert sum(tag == "svg" for tag, _ in elements.found) == 7
+    assert "prefers-color-scheme: dark" in done.page
+    assert str(done.directory) not in done.page
+
+
+def test_the_page_has_the_printed_figures(done: Done) -> None:
+    for scenario in done.found["scenarios"].values():
+        assert escape(scenario["verdict"]) in done.page
+        for report in scenario["models"].values():
+            for part in ("test", "validation"):
+                for metric in ("recall", "ndcg"):
+                    assert f">{report[part][f'{metric}@{K}']:.4f}<" in done.page
+    for shown in done.found["user"]["recommended"]:
+        assert f">{shown['bundle_id']}<" in done.page
+    for command in done.found["commands"]:
+        assert escape(command) in done.page
+
+
+def test_the_new_bundle_finds_its_audience(done: Done) -> None:
+    new = done.found["new_bundle"]
+    assert len(new["items"]) == NEW_BUNDLE_SIZE
+    assert f"<b>{new['bundle_id']}</b>" in done.page
+    for receiver in new["audience"]:
+        assert f">{receiver['user_id']}<" in done.page
+    assert [receiver["rank"] for receiver in new["audience"]] == list(range(1, len(new["audience"]) + 1))
+    assert 0 < new["lists_entered"] <= new["n_users"]
+    if new["bundle_id"] in new["list_of_first"]:
+        assert (
+            f'<tr class="new"><td class="">{new["list_of_first"].index(new["bundle_id"]) + 1}</td>'
+            in done.page
+        )
+
+
+def test_the_commands_to_go_on_with_work_as_printed(done: Done) -> None:
+    assert len(done.found["commands"]) >= 5
+    for command in done.found["commands"]:
+        ended = shell(f"{command} --json", done.directory)
+        assert ended.returncode == 0, f"{command}\n{ended.stderr}"
+        answer = json.loads(ended.stdout)
+        if " audience " in command:
+            expected = [receiver["user_id"] for receiver in done.found["new_bundle"]["audience"]]
+            assert [row["user_id"] for row in answer["audience"]] == expected
+        if " recommend " in command:
+            expected = [shown["bundle_id"] for shown in done.found["user"]["recommended"]]
+            assert [row["bundle_id"] for row in answer["recommendations"]] == expected
+        if "--by-popularity" in command:
+            report = done.found["scenarios"]["cold"]["models"]["coheat"]
+            assert answer["test"] == report["test"]
+
+
+def test_a_second_time_for_people_replaces_its_own_output_only(done: Done) -> None:
+    foreign = done.directory / "demo" / "notes.txt"
+    foreign.write_text("mine")
+    ended = shell("coheat demo --quick --out demo", done.directory)
+    assert ended.returncode == 0, ended.stderr
+    assert foreign.read_text() == "mine"
+    again = json.loads((done.directory / "demo" / "demo.json").read_text(encoding="utf-8"))
+    for name, scenario in again["scenarios"].items():
+        assert scenario["verdict"] == done.found["scenarios"][name]["verdict"], "same seed, same numbers"
+        assert scenario["verdict"] in " ".join(ended.stdout.split())
+    for text in ("brand-new", "report.html", *again["commands"]):
+        assert text in ended.stdout
+
+
+def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="no earlier demo"):
+        run_demo(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(ConfigError, match="a file is in the way"):
+        run_demo(tmp_path / "thesis.txt")
+
+
+def judged(**values: tuple[float, float]) -> dict[str, dict[str, Any]]:
+    return {name: {"test": {f"recall@{K}": r, f"ndcg@{K}": n}} for name, (r, n) in values.items()}
+
+
+def test_the_verdict_follows_the_numbers() -> None:
+    won = verdict("cold", judged(coheat=(0.5, 0.4), counting=(0.25, 0.2), popularity=(0.3, 0.1)))
+    assert won == "cold: CoHeat is ahead of popularity, Recall@20 0.5000 against 0.3000."
+    lost = verdict("cold", judged(coheat=(0.1, 0.05), counting=(0.25, 0.2), popularity=(0.0, 0.0)))
+    assert lost == "cold: counting beats CoHeat, 0.2500 against 0.1000 in Recall@20."
+    mixed = verdict("all", judged(coheat=(0.1, 0.3), counting=(0.25, 0.2), popularity=(0.0, 0.0)))
+    assert mixed.startswith("all: counting beats CoHeat")
+    assert mixed.endswith("by nDCG@20 it is the other way round, 0.3000 to 0.2000 (counting).")
+    level = verdict("warm", judged(coheat=(0.25, 0.2), counting=(0.25, 0.2), popularity=(0.0, 0.0)))
+    assert level == "warm: CoHeat and counting are level, Recall@20 0.2500 against 0.2500."
+
+
+def test_a_composed_bundle_holds_what_the_same_people_have() -> None:
+    owned = [(f"u{n}", item) for n in range(4) for item in ("tent", "stove")]
+    owned += [("u0", "lamp"), ("u5", "lamp"), ("u6", "lamp"), ("u6", "pen"), ("u7", "tent")]
+    data = small_data(user_bundle=[("u0", "b")], user_item=owned, bundle_item=[("b", "pen")])
+    # tent: 5 owners; with it stove: 4 / sqrt(4 * 5), lamp: 1 / sqrt(3 * 5), pen: nobody
+    assert compose_bundle(data, 3) == ["tent", "stove", "lamp"]
+
+
+@pytest.fixture(scope="module")
+def planted_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Split, Path]:
+    """CoHeat on a world where everybody wants exactly the bundles of their own group."""
+    directory = tmp_path_factory.mktemp("planted")
+    world = planted_world()
+    write_tables(world, directory / "data")
+    settings = {"embedding_size": 16, "learning_rate": 0.02, "epochs": 40, "batch_size": 64}
+    train_run(directory / "data", directory / "run", overrides=settings)
+    return world, directory / "run"
+
+
+def group(name: str) -> str:
+    return name.split("-")[1]
+
+
+def test_a_new_bundle_goes_to_the_people_who_like_its_items(planted_run: tuple[Split, Path]) -> None:
+    world, run = planted_run
+    new = add_a_bundle(Recommender.load(run), world.train)
+    groups = {group(item) for item in new.items}
+    assert len(groups) == 1
+    assert {group(receiver.user_id) for receiver in new.audience} == groups
+    own = {world.train.users[row]: world.train.user_item[[row]].indices for row in range(world.train.n_users)}
+    wanted = set(world.train.items.positions(new.items).tolist())
+    assert all(receiver.owned == len(wanted & set(own[receiver.user_id])) for receiver in new.audience)
+    assert new.owned_on_average == pytest.approx(
+        sum(len(wanted & set(items)) for items in own.values()) / len(own)
+    )
+    assert new.bundle_id in new.list_of_first
+
+
+def test_the_list_of_one_user_says_what_is_true(planted_run: tuple[Split, Path]) -> None:
+    world, run = planted_run
+    shown = recommend_to_one(Recommender.load(run), world)
+    row = world.train.users.position(shown.user_id)
+    later = {world.train.bundles[bundle] for bundle in world.test[[row]].indices}
+    assert set(shown.held_out) == later
+    assert len(later) == world.test.sum(axis=1).max()
+    assert {bundle.bundle_id for bundle in shown.recommended if bundle.taken_later} == later, "planted"
+    for bundle in shown.recommended:
+        position = world.train.bundles.position(bundle.bundle_id)
+        contents = {world.train.items[item] for item in world.train.bundle_item[[position]].indices}
+        assert set(bundle.shared_items) == contents & set(shown.items)
+        assert bundle.size == len(contents)
+        assert bundle.times_taken == world.train.popularity[position]
+
+
+def test_a_picture_takes_the_colours_of_the_page() -> None:
+    values = {"cold": {"ours": 0.5, "theirs": 0.0}}
+    picture = plots.to_svg(lambda axes: plots.draw_bars(axes, values, "A & B"), "name", 'said "so" < & more')
+    assert "var(--first)" in picture
+    assert not [colour for colour in plots.COLOURS.values() if colour in picture]
+    assert 'aria-label="said &quot;so&quot; &lt; &amp; more"' in picture
+    assert all(name.startswith("name-") for name in re.findall(r'\bid="([^"]+)"', picture))
+    assert ">.500<" in picture
+    assert ">0<" in picture
