@@ -107,7 +107,7 @@ class Artifact:
         exponent = float(self.document["vectors"]["size_exponent"])
         views = self.document["vectors"].get("views")
         if views is not None:
-            tables = {name: arrays[f"views.{name}"] for name in VIEW_TABLES}
+            tables: dict[str, Any] = {name: arrays[f"views.{name}"] for name in VIEW_TABLES}
             views = ServingViews(**tables, **views)
         return ServingVectors(arrays["users"], arrays["bundles"], arrays.get("items"), exponent, views)
 

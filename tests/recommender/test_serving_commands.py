@@ -1,0 +1,104 @@
+"""The commands around a trained model, as they are typed, with ids that are hard on shells and tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coheat_served import serve, trained
+
+from coheat.cli import main
+from coheat.data.split import Split
+
+WILD = "/ ? % # [red] \"q' 🧺 " + "x" * 900
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def model(planted: Split, tmp_path: Path) -> Path:
+    serve(trained(planted.train, {}), tmp_path)
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["coheat", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int | None)
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def document(answer: tuple[int, str, str]) -> Any:
+    status, out, err = answer
+    assert status == 0, err
+    return json.loads(out)
+
+
+def test_wild_ids_go_through_every_command(model: Path, call: Call, tmp_path: Path) -> None:
+    new = ["--new-bundle", json.dumps({WILD: ["item-0-0", "item-1-1", "=,"]}), "--json"]
+    audience = document(call("audience", model, WILD, "-k", 3, *new))
+    assert [row["bundle_id"] for row in audience["audience"]] == [WILD] * 3
+    assert audience["unknown_items"] == {WILD: ["=,"]}
+    explained = document(call("explain", model, "user-0-0", WILD, *new))
+    assert sum(view["share"] for view in explained["views"]) == pytest.approx(explained["score"], abs=1e-6)
+    assert document(call("similar", model, WILD, "-k", 2, *new))["similar"][1]["rank"] == 2
+    found = document(
+        call("recommend", model, "--user", WILD, "--item", "item-0-0", "--candidate", WILD, *new)
+    )
+    assert [(row["user_id"], row["bundle_id"]) for row in found["recommendations"]] == [(WILD, WILD)]
+    assert (found["sources"], found["short"]) == ({WILD: "folded-in"}, {WILD: 1})
+    report = document(call("batch", model, "--out", tmp_path / "lists", "-k", 5, *new))
+    assert (report["users"], report["rows"]) == (48, 240)
+    report = document(call("export", model, "--out", tmp_path / "vectors", "--index", "flat", *new))
+    assert (report["counts"]["bundle"], report["recall"]) == (25, 1.0)
+
+
+def test_tables_and_notes_for_people(model: Path, call: Call, tmp_path: Path) -> None:
+    for arguments, shown in (
+        (("audience", model, "bundle-0-0"), "user-"),
+        (("explain", model, "user-0-0", "bundle-0-0"), "affiliation"),
+        (("similar", model, "bundle-0-0"), "bundle-"),
+        (("batch", model, "--out", tmp_path / "lists"), "48 users"),
+        (("export", model, "--out", tmp_path / "vectors"), "users.parquet"),
+        (("recommend", model, "--user", "nobody"), "nobody"),
+    ):
+        status, out, err = call(*arguments)
+        assert status == 0, err
+        assert shown in out
+    assert "popular and new" in err
+
+
+@pytest.mark.parametrize(
+    ("says", "arguments"),
+    [
+        ("unknown bundle id 'nothing'", ("audience", "{model}", "nothing")),
+        ("unknown bundle id 'nothing'", ("similar", "{model}", "nothing")),
+        ("not valid JSON", ("audience", "{model}", "x", "--new-bundle", "{{")),
+        ("write JSON as", ("audience", "{model}", "x", "--new-bundle", '{{"x": "item"}}')),
+        ("names 'x' twice", ("audience", "{model}", "x", "--new-bundle", "x=a", "--new-bundle", "x=b")),
+        ("i/n", ("batch", "{model}", "--out", "{tmp}/o", "--shard", "half")),
+        ("choose parquet", ("export", "{model}", "--out", "{tmp}/o", "--format", "csv")),
+        ("describe one user", ("recommend", "{model}", "--user", "a", "--user", "b", "--item", "c")),
+        (
+            "exclude each other",
+            ("recommend", "{model}", "--user", "a", "--candidate", "b", "--candidates", "new"),
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    says: str, arguments: tuple[str, ...], model: Path, call: Call, tmp_path: Path
+) -> None:
+    status, out, err = call(*(text.format(model=model, tmp=tmp_path) for text in arguments))
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert says in err.replace("\n", " ")
+    assert not (tmp_path / "o").exists()
