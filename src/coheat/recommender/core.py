@@ -50,8 +50,10 @@ class Recommender:
     >>> recommender.audience("summer", k=10)                             # doctest: +SKIP
 
     Threads: any number may ask while one changes. Changes (`add_bundles`, `replace_bundles`,
-    `remove_bundles`, `record`) wait for each other; each takes effect at one moment, as a whole or, where it
-    raises, not at all. A question is answered from the state at its beginning and never waits.
+    `remove_bundles`, `record`) wait for each other; one that is refused changes nothing. A question never
+    waits, and takes bundles, vectors and popularity from one moment. Who took what is looked up as it goes, so
+    a pair that is being recorded may be hidden an instant before it counts, and an id that is removed and
+    added anew meanwhile may be unknown to a question that began before.
     """
 
     def __init__(

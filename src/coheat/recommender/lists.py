@@ -63,7 +63,9 @@ def known_of(
     notes: tuple[str, ...] = ()
     if row is not None:
         if items or bundles:
-            notes = (f"user {shortened(user)} is known from training; what was given is not used",)
+            notes = (
+                f"user {shortened(user)} is known from training; what was given is not used for the scores",
+            )
         return Known(user, "model", model.users[row], seen, NOTHING, NOTHING, notes)
     distinct = list(dict.fromkeys(items))
     found = [all_items.rows[item] for item in distinct if item in all_items.rows]
