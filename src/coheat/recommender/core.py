@@ -51,8 +51,8 @@ class Recommender:
 
     Threads: any number may ask while one changes. Changes (`add_bundles`, `replace_bundles`,
     `remove_bundles`, `record`) wait for each other; one that is refused changes nothing. A question never
-    waits, and takes bundles, vectors and popularity from one moment. Who took what is looked up as it goes, so
-    a pair that is being recorded may be hidden an instant before it counts, and an id that is removed and
+    waits, and takes bundles, vectors and popularity from one moment. Who took what is looked up as it goes,
+    so a pair that is being recorded may be hidden an instant before it counts, and an id that is removed and
     added anew meanwhile may be unknown to a question that began before.
     """
 
