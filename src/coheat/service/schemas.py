@@ -76,7 +76,7 @@ class Question(Input):
 
 
 class Recommended(BaseModel):
-    """One place in a list; `is_new`: nobody had taken it when the model was trained, or it was added since."""
+    """One place in a list; `is_new`: nobody had taken it when the model was trained, or it came since."""
 
     bundle_id: str
     score: float
