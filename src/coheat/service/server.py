@@ -19,6 +19,8 @@ from coheat.service.keys import KeyRing
 from coheat.service.state import lock_directory
 
 SECONDS_TO_FINISH = 30
+SECONDS_KEPT_OPEN = 75
+"""For an idle connection: longer than the minute after which clients usually let go of theirs."""
 HEAD_BYTES = 1 << 16
 """An id of 1,000 emoji takes 12,000 characters in an address."""
 CONNECTIONS = 1000
@@ -63,6 +65,7 @@ def run_server(
             limit_concurrency=CONNECTIONS,
             h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_graceful_shutdown=SECONDS_TO_FINISH,
+            timeout_keep_alive=SECONDS_KEPT_OPEN,
         )
         uvicorn.Server(config).run(sockets=[listener])
     finally:
