@@ -263,3 +263,11 @@ def test_a_picture_takes_the_colours_of_the_page() -> None:
     assert all(name.startswith("name-") for name in re.findall(r'\bid="([^"]+)"', picture))
     assert ">.500<" in picture
     assert ">0<" in picture
+
+
+def test_the_page_says_where_training_on_did_not_help(done: Done) -> None:
+    epochs = done.found["settings"]["epochs"]
+    chosen = {name: found["models"]["coheat"]["epoch"] for name, found in done.found["scenarios"].items()}
+    early = [name for name, epoch in chosen.items() if epoch <= epochs / 5]
+    said = re.search(r"In ([\w ]+) the best epoch on validation is one of the first", done.page)
+    assert (said[1].split(" and ") if said else []) == early

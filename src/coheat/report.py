@@ -143,6 +143,7 @@ def _page(demo: Demo, figures: dict[str, tuple[Draw, str]]) -> str:
         *_results(demo),
         grid("recall", "ndcg", "popularity", "validation"),
         "<h2>How it learns</h2>",
+        _early_choice(demo),
         grid("heating", "loss"),
         *_user(demo),
         *_new_bundle(demo),
@@ -208,6 +209,18 @@ def _results(demo: Demo) -> list[str]:
         "bundles. Counting scores a bundle by how many of its items the user has or took before.</p>",
         _table(heads, rows, left=(0, 1), classes=dict.fromkeys(best, "best")),
     ]
+
+
+def _early_choice(demo: Demo) -> str:
+    """A word where validation chose one of the first epochs, so that nobody has to read it off a curve."""
+    epochs = demo.settings["epochs"]
+    early = [n for n, scenario in demo.scenarios.items() if scenario.models["coheat"]["epoch"] <= epochs / 5]
+    if not early:
+        return ""
+    return (
+        f"<p>In {' and '.join(early)} the best epoch on validation is one of the first: training and heating "
+        "further did not help there.</p>"
+    )
 
 
 def _user(demo: Demo) -> list[str]:
