@@ -82,3 +82,60 @@ def test_dot_rows_equals_indexing(dtype: torch.dtype) -> None:
         results.append((values.detach(), x.grad, y.grad))
     for mine, other in zip(*results, strict=True):
         assert torch.allclose(mine, other, atol=1e-5)
+
+
+def infonce_in_a_loop(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
+    """One row after the other: how much of its sum of exponentials is its own partner's."""
+    values = []
+    for r in range(len(x)):
+        exponentials = [torch.exp((x[r] * y[s]).sum() / temperature) for s in range(len(y))]
+        values.append(-torch.log(exponentials[r] / sum(exponentials)))
+    return torch.stack(values).mean()
+
+
+@given(
+    st.integers(0, 10_000), st.integers(1, 8), st.sampled_from([0.1, 0.5, 2.0]), st.sampled_from([1, 20, 999])
+)
+@settings(max_examples=20, deadline=None)
+def test_infonce_equals_a_loop_over_the_repeated_rows(
+    seed: int, n: int, temperature: float, entries: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    counts = torch.randint(1, 4, (n,), generator=generator)
+    plain = [x.clone().requires_grad_() for x in (first, second)]
+    repeated = [normalize(x).repeat_interleave(counts, 0) for x in plain]
+    expected = infonce_in_a_loop(repeated[0], repeated[1], temperature)
+    expected.backward()  # type: ignore[no-untyped-call]
+    mine = [x.clone().requires_grad_() for x in (first, second)]
+    x, y = (normalize(view) for view in mine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "BLOCK_ENTRIES", entries)  # the same for blocks of any size
+        values = losses.infonce([(x, y, counts.double()), (y, x, counts.double())], temperature)
+    values[0].backward()  # type: ignore[no-untyped-call]
+    assert values[0].item() == pytest.approx(expected.item(), abs=1e-9)
+    swapped = infonce_in_a_loop(repeated[1], repeated[0], temperature)
+    assert values[1].item() == pytest.approx(swapped.item(), abs=1e-9)
+    for a, b in zip(mine, plain, strict=True):
+        assert a.grad is not None
+        assert b.grad is not None
+        assert torch.allclose(a.grad, b.grad, atol=1e-9)
+
+
+def test_log_partition_counts_anchors_and_candidates_on_their_own() -> None:
+    anchors = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    candidates = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    weights, counts = torch.tensor([1, 2, 5]), torch.tensor([1, 3, 1, 2, 0, 1])
+    repeated = anchors.repeat_interleave(weights, 0), candidates.repeat_interleave(counts, 0)
+    expected = (repeated[0] @ repeated[1].t() / 0.3).logsumexp(1).mean()
+    value = losses.log_partition([(anchors, candidates, weights.double(), counts.double())], 0.3).sum()
+    assert value.item() == pytest.approx(expected.item(), abs=1e-12)
+    gradients = [torch.autograd.grad(x, (anchors, candidates)) for x in (value, expected)]
+    for a, b in zip(*gradients, strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+def test_infonce_neither_overflows_nor_vanishes() -> None:
+    rows = torch.tensor([[200.0, 0.0], [0.0, 200.0]])
+    assert losses.infonce([(rows, rows, torch.ones(2))], 0.1).item() == 0.0
+    assert losses.infonce([(rows, -rows, torch.ones(2))], 0.1).item() == pytest.approx(4e5)

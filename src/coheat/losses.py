@@ -3,6 +3,7 @@ rows with multiplicities; that is exact and saves most of the work."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,26 @@ from coheat.graph.parallel import even_ranges, run_ranges, run_tasks
 BLOCK = 192
 """Rows per block of the pairwise products in `uniformity`: a block of 192 x 2048 floats stays in cache."""
 
+BLOCK_ENTRIES = 500_000
+"""Products per block of `log_partition`: 2 MB stay in cache, however many candidates there are."""
+
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     """Mean of -ln sigma(positive - negative): the chosen bundle should score above the other one."""
     return softplus(negative - positive).mean()
+
+
+def batch_l2(used: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Half the squared length of the vectors that a batch uses, averaged over its entries.
+
+    `used` are pairs of a table (n, d) and the rows (batch size,) a batch takes from it, each as often as the
+    batch has it; the means of the pairs are added.
+    """
+    terms = []
+    for table, rows in used:
+        counts = torch.bincount(rows, minlength=len(table)).to(table.dtype)
+        terms.append(table.square().sum(1) @ counts / (2 * len(rows)))
+    return torch.stack(terms).sum()
 
 
 def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
@@ -120,3 +137,73 @@ def uniformity(sets: list[tuple[Tensor, Tensor]]) -> Tensor:
     rows, counts = [x for x, _ in counted], [c for _, c in counted]
     values: Tensor = _Uniformity.apply(counts, *rows)  # type: ignore[no-untyped-call]
     return values
+
+
+Partition = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Anchors (n, d), candidates (m, d), and how often each anchor (n,) and each candidate (m,) counts."""
+
+
+class _LogPartition(torch.autograd.Function):
+    """Values and gradients of several sets, side by side in threads, each by `_log_partition`."""
+
+    @staticmethod
+    def forward(ctx: Any, temperature: float, counts: list[tuple[Tensor, Tensor]], *sets: Tensor) -> Tensor:
+        pairs = zip(sets[::2], sets[1::2], strict=True)
+        tasks = [
+            partial(_log_partition, anchors.detach(), candidates.detach(), *counted, temperature)
+            for (anchors, candidates), counted in zip(pairs, counts, strict=True)
+        ]
+        results = run_tasks(tasks)
+        ctx.save_for_backward(*(gradient for _, *gradients in results for gradient in gradients))
+        return torch.stack([value for value, *_ in results])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        upstream = gradients[0].repeat_interleave(2)
+        return None, None, *(g * above for g, above in zip(ctx.saved_tensors, upstream, strict=True))
+
+
+def _log_partition(
+    anchors: Tensor, candidates: Tensor, weights: Tensor, counts: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Value and both gradients in one pass over blocks of anchors, so that no (n, m) matrix is kept.
+
+    With p_rs the share of candidate s in anchor r's sum of exponentials and w_r the anchor's share of the
+    mean, the gradients are w_r / temperature * p_rs times the candidate, and times the anchor.
+    """
+    shares, log_counts = weights / weights.sum(), counts.log()
+    value, to_anchors, to_candidates = shares.new_zeros(()), torch.empty_like(anchors), candidates * 0
+    block = max(BLOCK_ENTRIES // len(candidates), 1)
+    for start in range(0, len(anchors), block):
+        rows = slice(start, start + block)
+        e = torch.addmm(log_counts, anchors[rows], candidates.t(), alpha=1 / temperature)
+        top = e.amax(1, keepdim=True)  # subtracted, so that no exponential overflows
+        totals = e.sub_(top).exp_().sum(1, keepdim=True)
+        value = value + (shares[rows, None] * (top + totals.log())).sum()
+        e.mul_(shares[rows, None] / (temperature * totals))
+        to_anchors[rows] = torch.mm(e, candidates)
+        to_candidates.addmm_(e.t(), anchors[rows])
+    return value, to_anchors, to_candidates
+
+
+def log_partition(sets: list[Partition], temperature: float) -> Tensor:
+    """For each set: the mean over anchors x of log(sum over candidates y of exp(<x, y> / temperature)).
+
+    It is what InfoNCE holds against an anchor's own candidate. Anchors and candidates count as often as the
+    set says.
+    """
+    counts = [(weights, counted) for _, _, weights, counted in sets]
+    vectors = [x for anchors, candidates, _, _ in sets for x in (anchors, candidates)]
+    values: Tensor = _LogPartition.apply(temperature, counts, *vectors)  # type: ignore[no-untyped-call]
+    return values
+
+
+def infonce(sets: list[tuple[Tensor, Tensor, Tensor]], temperature: float) -> Tensor:
+    """For each set: the mean over rows r of -log(exp(<x_r, y_r> / t) / sum over s of exp(<x_r, y_s> / t)).
+
+    A set is (x, y, counts): two views (n, d) of the distinct rows of a batch, and how often each stands in
+    it; rows count that often both as anchors x and as candidates y. For cosines, give rows of length 1.
+    """
+    own = [((x * y).sum(1) * counts).sum() / counts.sum() for x, y, counts in sets]
+    partitions = log_partition([(x, y, counts, counts) for x, y, counts in sets], temperature)
+    return partitions - torch.stack(own) / temperature
