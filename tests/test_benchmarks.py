@@ -21,7 +21,8 @@ from coheat.data.dataset import Sparse
 from coheat.data.sampling import Triples
 from coheat.evaluation import evaluate
 from coheat.models.base import Progress, Vectors, VectorScorer
-from coheat.models.coheat import CoHeat, CoHeatConfig, Masks
+from coheat.models.coheat import CoHeat, CoHeatConfig
+from coheat.models.two_views import Masks
 from coheat.rng import Randomness
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from coheat.data.dataset import BundleData, Sparse
 from coheat.data.sampling import Triples
-from coheat.models.coheat import CoHeatConfig, Masks
+from coheat.models.coheat import CoHeatConfig
+from coheat.models.two_views import Masks
 
 
 def kept(matrix: Sparse, mask: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Tensor:

@@ -10,7 +10,8 @@ import torch
 from coheat.contract import CHECKS, run_check
 from coheat.models import MODELS
 from coheat.models.base import Model, Vectors
-from coheat.models.coheat import CoHeat, Prepared
+from coheat.models.coheat import CoHeat
+from coheat.models.two_views import Prepared
 from coheat.presets import preset_names, resolve_settings
 
 
