@@ -18,7 +18,7 @@ STEPS = [
     {"graph", "losses"},
     {"models"},
     {"evaluation"},
-    {"memory", "checkpoint", "training", "progress", "presets"},
+    {"memory", "checkpoint", "backbone", "training", "progress", "presets"},
     {"artifact"},
     {"recommender"},
     {"batch", "export"},

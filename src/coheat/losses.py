@@ -26,6 +26,11 @@ def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     return softplus(negative - positive).mean()
 
 
+def sampled_softmax(positive: Tensor, others: Tensor) -> Tensor:
+    """Mean of -log softmax at the positive, over it (n,) and its others (n, m); -inf leaves one out."""
+    return (torch.logsumexp(torch.cat([positive[:, None], others], 1), 1) - positive).mean()
+
+
 def batch_l2(used: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Half the squared length of the vectors that a batch uses, averaged over its entries.
 

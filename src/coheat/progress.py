@@ -62,6 +62,14 @@ class ProgressBar(Watcher):
         self.bar.lines = ("", _best(standing))
         self.bar.start()
 
+    def backbone(self, model: Model) -> Watcher:
+        if self.console.is_terminal:
+            self.console.print(
+                f"first {model.backbone}, whose vectors this model starts from (kept for the next time)",
+                highlight=False,
+            )
+        return ProgressBar(self.console, show_memory=False)
+
     def batch(self) -> None:
         self.bar.advance(self.task)
 

@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coheat import backbone
 from coheat.checkpoint import Checkpoints, State, model_state, optimizer_state, restore_optimizers
 from coheat.config import Settings
 from coheat.data.split import Split
@@ -116,6 +117,10 @@ class Watcher:
     ) -> None:
         """Training starts, or goes on after `standing.epoch`; `memory` is what it will need."""
 
+    def backbone(self, model: Model) -> Watcher:  # noqa: ARG002
+        """The backbone of `model` is trained before it; who follows that training?"""
+        return Watcher()
+
     def batch(self) -> None:
         """One more batch of the current epoch is done."""
 
@@ -147,7 +152,8 @@ def fit(
     """Train `model`; afterwards it holds the state, parameters and buffers, of its best epoch.
 
     With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
-    last checkpoint with exactly the numbers an uninterrupted run would have had.
+    last checkpoint with exactly the numbers an uninterrupted run would have had. A model with a backbone
+    that has no pretrained vectors yet gets them first.
     """
     keep_freed_memory()
     memory = check_memory(model, split, settings.batch_size)
@@ -156,8 +162,35 @@ def fit(
         run.resume()
     elif run.checkpoints:
         run.checkpoints.clear()
+    try:
+        pretrain(model, backbone.cache_directory(), run.watcher)
+    except KeyboardInterrupt:
+        if directory is None:
+            raise
+        raise TrainingInterrupted(0) from None
     run.watcher.begin(model, run.standing, settings, memory)
     return run.train()
+
+
+def pretrain(model: Model, cache: Path | None, watcher: Watcher | None = None) -> None:
+    """Give a model the vectors of its backbone: from the cache, or trained now by the same `fit`.
+
+    Nothing happens to a model without a backbone, nor to one that has its vectors already.
+    """
+    if not model.awaits_backbone:
+        return
+    recipe = backbone.Recipe.of(model)
+    found = backbone.read(cache, recipe)
+    if found is None:
+        trained, split = backbone.untrained(model)
+        epochs = recipe.epochs
+        settings = TrainingSettings(epochs=epochs, batch_size=recipe.batch_size, evaluate_every=epochs)
+        fit(trained, split, settings, watcher=(watcher or Watcher()).backbone(model))
+        found = backbone.tables(trained)
+        backbone.keep(cache, recipe, found)
+    with torch.no_grad():
+        model.pretrained_users.copy_(found["users"])
+        model.pretrained_bundles.copy_(found["bundles"])
 
 
 class _Run:

@@ -33,6 +33,15 @@ class ModelConfig(Settings):
     weight_decay: float = Field(0.0, ge=0, description="L2 weight, applied by Adam to all parameters")
 
 
+class PretrainedConfig(ModelConfig):
+    """Settings of models that start from the vectors of a backbone, which is trained first (`backbone`)."""
+
+    backbone_epochs: int = Field(30, ge=1, description="epochs of the backbone, which no validation chooses")
+    backbone_batch_size: int = Field(2048, ge=1, description="interactions per step of the backbone")
+    backbone_learning_rate: float = Field(1e-3, gt=0, description="Adam's step size for the backbone")
+    backbone_weight_decay: float = Field(1e-4, ge=0, description="L2 weight of the backbone")
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where training stands: `epoch` counts from 1 to `epochs`."""
@@ -115,6 +124,16 @@ class Model(nn.Module):
     Config: ClassVar[type[Settings]] = ModelConfig
     places_cold_bundles: ClassVar[bool] = False
     """Whether a bundle without training interactions gets a meaningful score."""
+    backbone: ClassVar[str | None] = None
+    """The model of `MODELS` whose vectors this one starts from; its Config derives from `PretrainedConfig`.
+
+    `fit` trains it once, before the first epoch, and puts its vectors into the buffers `pretrained_users` and
+    `pretrained_bundles`, which checkpoints and artifacts carry along.
+    """
+    pretrained_users: Tensor
+    """(n_users, d); zero for a user without training interactions, and for all until `fit` fills it."""
+    pretrained_bundles: Tensor
+    """(n_bundles, d); zero for a cold bundle."""
     contract_settings: ClassVar[Mapping[str, Any]] = {}
     """Settings with which this model learns a small planted world (see `coheat.contract`)."""
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
@@ -126,6 +145,14 @@ class Model(nn.Module):
         self.config: Any = config
         self.rng = rng
         self.progress = Progress(0, 1)
+        if self.backbone is not None:
+            for name, n_rows in (("users", data.n_users), ("bundles", data.n_bundles)):
+                self.register_buffer(f"pretrained_{name}", torch.zeros(n_rows, self.config.embedding_size))
+
+    @property
+    def awaits_backbone(self) -> bool:
+        """Whether this model needs pretrained vectors and has none yet."""
+        return self.backbone is not None and not bool(self.pretrained_users.any())
 
     def begin_epoch(self, progress: Progress) -> None:
         """Called before each epoch's batches; schedules and per-epoch draws go here."""
