@@ -214,3 +214,10 @@ def test_the_best_of_rows_are_those_of_sorting(columns: int, k: int) -> None:
         expected = sorted(real, key=lambda place: (-line[place], place))[:k]
         assert found.tolist() == expected
         assert best(line, k).tolist() == expected
+
+
+@pytest.mark.parametrize("rows", [255, 256, 257])
+def test_no_row_of_a_full_block_is_lost(rows: int) -> None:
+    scores = np.random.default_rng(rows).standard_normal((rows, 300)).astype(np.float32)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :2].tolist()
+    assert [found.tolist() for found in best_of_rows(scores, 2)] == expected
