@@ -15,7 +15,7 @@ from torch import Tensor
 from coheat.data.dataset import BundleData, Sparse
 from coheat.data.sampling import Triples
 from coheat.models.coheat import CoHeatConfig
-from coheat.models.two_views import Masks
+from coheat.models.two_views import Masks, TwoViewConfig
 
 
 def kept(matrix: Sparse, mask: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Tensor:
@@ -53,7 +53,7 @@ def convolve(
     to_left: Tensor,
     to_right: Tensor,
     whole: Tensor,
-    config: CoHeatConfig,
+    config: TwoViewConfig,
 ) -> tuple[Tensor, Tensor]:
     left, right, left_sum, right_sum = left0, right0, left0, right0
     for k in range(1, config.n_layers + 1):
@@ -84,15 +84,11 @@ def alignment(first: list[Tensor], second: list[Tensor]) -> Tensor:
     ).mean()
 
 
-def oracle_loss(
-    data: BundleData,
-    config: CoHeatConfig,
-    tables: dict[str, Tensor],
-    temperature: float,
-    batch: Triples,
-    masks: Masks,
-) -> dict[str, Tensor]:
-    """Loss terms of one batch; `tables` are float64 leaves named users, bundles, items (and item_users)."""
+Views = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def two_views(data: BundleData, config: TwoViewConfig, tables: dict[str, Tensor], masks: Masks) -> Views:
+    """Users and bundles in the history view and in the affiliation view, with just these edges."""
     user_bundle, user_item = torch.tensor(data.user_bundle.toarray()), torch.tensor(data.user_item.toarray())
     h_users, h_bundles = convolve(
         tables["users"],
@@ -103,7 +99,7 @@ def oracle_loss(
         config,
     )
     a_users, a_items = convolve(
-        tables["users"] if config.share_users else tables["item_users"],
+        tables.get("item_users", tables["users"]),
         tables["items"],
         kept(data.user_item, masks.affiliation_users),
         kept(data.user_item.T.tocsr(), masks.affiliation_items),
@@ -119,6 +115,19 @@ def oracle_loss(
             for row in affiliations
         ]
     )
+    return (h_users, h_bundles), (a_users, a_bundles)
+
+
+def oracle_loss(
+    data: BundleData,
+    config: CoHeatConfig,
+    tables: dict[str, Tensor],
+    temperature: float,
+    batch: Triples,
+    masks: Masks,
+) -> dict[str, Tensor]:
+    """Loss terms of one batch; `tables` are float64 leaves named users, bundles, items (and item_users)."""
+    (h_users, h_bundles), (a_users, a_bundles) = two_views(data, config, tables, masks)
 
     def score(u: int, b: int) -> Tensor:
         weight = math.tanh(float(data.popularity[b]) / temperature)

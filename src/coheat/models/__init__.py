@@ -6,13 +6,23 @@ from coheat.models.base import Model
 from coheat.models.clcrec import CLCRec
 from coheat.models.coheat import CoHeat
 from coheat.models.counting import Counting
+from coheat.models.crosscbr import CrossCBR
+from coheat.models.lightgcl import LightGCL
+from coheat.models.lightgcn import LightGCN
 from coheat.models.mfbpr import MFBPR
 from coheat.models.popularity import Popularity
+from coheat.models.sgl import SGL
+from coheat.models.simgcl import SimGCL
 
 MODELS: dict[str, type[Model]] = {
     "clcrec": CLCRec,
     "coheat": CoHeat,
     "counting": Counting,
+    "crosscbr": CrossCBR,
+    "lightgcl": LightGCL,
+    "lightgcn": LightGCN,
     "mfbpr": MFBPR,
     "popularity": Popularity,
+    "sgl": SGL,
+    "simgcl": SimGCL,
 }
