@@ -7,6 +7,8 @@ import os
 # Small worlds gain nothing from several torch threads, and tests that run side by side crowd each other out
 # with them. Set before torch is imported, and inherited by the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests keep nothing in the home of whoever runs them; the few about the cache choose a place of their own.
+os.environ["COHEAT_CACHE"] = "off"
 
 from collections.abc import Iterator
 from pathlib import Path
