@@ -17,6 +17,7 @@ from typing import Any
 from coheat.storage import replacing_file
 
 Record = Mapping[str, Any]
+Draw = Callable[[Any], None]
 Values = Mapping[str, Mapping[str, float]]
 """Numbers by group (along the axis) and series (one colour each)."""
 
@@ -64,26 +65,26 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _figure(draws: Sequence[Callable[[Any], None]]) -> Any:
-    """One panel per draw, side by side."""
+def _figure(draws: Sequence[Draw], size: tuple[float, float] = PANEL) -> Any:
+    """One panel of `size` (inches) per draw, side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(PANEL[0] * len(draws), PANEL[1]), layout="constrained")
+    figure = Figure(figsize=(size[0] * len(draws), size[1]), layout="constrained")
     FigureCanvasAgg(figure)
     for place, draw in enumerate(draws, start=1):
         draw(figure.add_subplot(1, len(draws), place))
     return figure
 
 
-def to_svg(draw: Callable[[Any], None], name: str, description: str) -> str:
+def to_svg(draw: Draw, name: str, description: str, size: tuple[float, float] = PANEL) -> str:
     """One panel as SVG for an HTML page; `name`, unique on the page, keeps the ids of pictures apart."""
     target = io.StringIO()
     with _style():
         from matplotlib import rcParams
 
         rcParams["svg.hashsalt"] = name  # the same picture is the same text
-        _figure([draw]).savefig(target, format="svg", transparent=True, metadata={"Date": None})
+        _figure([draw], size).savefig(target, format="svg", transparent=True, metadata={"Date": None})
     text = target.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -98,10 +99,19 @@ def to_svg(draw: Callable[[Any], None], name: str, description: str) -> str:
     return size.sub(f'<svg role="img" aria-label="{label}"', text, count=1)
 
 
-def to_png(draws: Sequence[Callable[[Any], None]], path: Path) -> None:
+def to_png(draws: Sequence[Draw], path: Path, size: tuple[float, float] = PANEL) -> None:
     """Panels side by side on white."""
     with _style(), replacing_file(path) as aside:
-        _figure(draws).savefig(aside, format="png", dpi=110, facecolor="white")
+        _figure(draws, size).savefig(aside, format="png", dpi=110, facecolor="white")
+
+
+def to_svg_file(draws: Sequence[Draw], path: Path, size: tuple[float, float] = PANEL) -> None:
+    """The same as SVG, for a page that does not inline it; the same picture is the same file."""
+    with _style(), replacing_file(path) as aside:
+        from matplotlib import rcParams
+
+        rcParams["svg.hashsalt"] = path.stem
+        _figure(draws, size).savefig(aside, format="svg", facecolor="white", metadata={"Date": None})
 
 
 def draw_losses(axes: Any, history: Sequence[Record]) -> None:

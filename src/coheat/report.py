@@ -152,15 +152,20 @@ def _page(demo: Demo, figures: dict[str, tuple[Draw, str]]) -> str:
         "<h2>Settings and versions</h2>",
         '<p class="muted">CoHeat, preset demo, the same in all three scenarios.</p>',
         '<div class="grid"><div>',
-        _table(("setting", "value"), [(name, str(value)) for name, value in demo.settings.items()]),
+        table(("setting", "value"), [(name, str(value)) for name, value in demo.settings.items()]),
         "</div><div>",
-        _table(("package", "version"), list(demo.versions.items())),
+        table(("package", "version"), list(demo.versions.items())),
         "</div></div>",
     ]
+    return page("coheat demo", parts)
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """A whole HTML page from the parts of its body, with the style of all our reports."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>coheat demo</title><style>{STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
@@ -207,7 +212,7 @@ def _results(demo: Demo) -> list[str]:
         "<p>In <b>cold</b> the held-out bundles have no training interactions at all, in <b>warm</b> "
         "interactions are held out at random, in <b>all</b> one half is of each kind. Every model ranks all "
         "bundles. Counting scores a bundle by how many of its items the user has or took before.</p>",
-        _table(heads, rows, left=(0, 1), classes=dict.fromkeys(best, "best")),
+        table(heads, rows, left=(0, 1), classes=dict.fromkeys(best, "best")),
     ]
 
 
@@ -243,7 +248,7 @@ def _user(demo: Demo) -> list[str]:
         f"<p>They have {len(user.items)} items, and nobody has more bundles in the held-out part "
         f"({len(user.held_out)}), which gives the list something to be compared with: {later} of its "
         f"{len(rows)} bundles are among those. By the model of the cold scenario.</p>",
-        _table(heads, rows, left=(1, 4, 5), wide=(4,)),
+        table(heads, rows, left=(1, 4, 5), wide=(4,)),
     ]
 
 
@@ -274,14 +279,14 @@ def _new_bundle(demo: Demo) -> list[str]:
         f"{new.lists_entered:,} of {new.n_users:,} users. Those it suits best have {owned:.1f} of its "
         f"{len(new.items)} items on average; all users together have {new.owned_on_average:.2f}.</p>",
         '<div class="grid"><div>',
-        _table(("rank", "who gets it", "items they have", "score"), rows, left=(1,)),
+        table(("rank", "who gets it", "items they have", "score"), rows, left=(1,)),
         "</div><div>",
-        _table(("rank", f"the list of {new.audience[0].user_id}"), ranks, left=(1,), classes=marked),
+        table(("rank", f"the list of {new.audience[0].user_id}"), ranks, left=(1,), classes=marked),
         "</div></div>",
     ]
 
 
-def _table(
+def table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
     left: Sequence[int] = (0, 1),
