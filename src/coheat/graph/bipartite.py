@@ -8,6 +8,7 @@ vectors: compiled kernels on the CPU, ordinary torch operations on any other dev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -35,6 +36,14 @@ class Propagation:
     sources: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     n_sources: int
+
+    @staticmethod
+    def of(matrix: Sparse) -> Propagation:
+        """A matrix whose weights are already what they should be."""
+        weights = matrix.data.astype(np.float32)
+        return Propagation(
+            matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), weights, matrix.shape[1]
+        )
 
     @property
     def n_targets(self) -> int:
@@ -70,6 +79,15 @@ class Propagation:
         return matrix
 
 
+def draw_mask(n: int, dropout: float, rng: np.random.Generator) -> Mask:
+    """n times 1 with probability 1 - dropout, else 0, independently."""
+    low, high = rng.integers(2**32, size=2, dtype=np.uint32)
+    mask = np.empty(n, dtype=np.uint8)
+    threshold = np.uint32(round(dropout * 2**32))
+    run_ranges(kernels.draw_mask, even_ranges(n, n // 16), low, high, threshold, mask)
+    return mask
+
+
 Rowwise = tuple[Indices, Propagation]
 """Some target rows, and the propagation to just these."""
 
@@ -87,13 +105,7 @@ class Direction:
 
     def draw_mask(self, dropout: float, rng: np.random.Generator) -> Mask:
         """Keep each edge with probability 1 - dropout, independently."""
-        if dropout == 0:
-            return self.everything
-        low, high = rng.integers(2**32, size=2, dtype=np.uint32)
-        mask = np.empty(len(self.sources), dtype=np.uint8)
-        threshold = np.uint32(round(dropout * 2**32))
-        run_ranges(kernels.draw_mask, even_ranges(len(mask), len(mask) // 16), low, high, threshold, mask)
-        return mask
+        return self.everything if dropout == 0 else draw_mask(len(self.sources), dropout, rng)
 
     @cached_property
     def full(self) -> Propagation:
@@ -173,6 +185,12 @@ class BipartiteGraph:
             return Selection(left, right, None)
         whole = [d.select(None, mask, degrees) for d, mask in zip(directions, masks, strict=True)]
         return Selection(left, right, (whole[0], whole[1]))
+
+    def dropped(self, dropout: float, rng: np.random.Generator) -> Selection:
+        """All rows without a random share of the edges; both directions of an edge go together."""
+        mask = self.left.draw_mask(dropout, rng)
+        left, right = self.left.select(None, mask), self.right.select(None, self.to_right(mask))
+        return Selection((self.left.all_rows, left), (self.right.all_rows, right), (left, right))
 
 
 class _KernelProduct(torch.autograd.Function):
@@ -298,15 +316,24 @@ def light_gcn(
     return outputs[0], outputs[1]
 
 
-def layers(selection: Selection, left: Tensor, right: Tensor, n_layers: int) -> tuple[Tensor, Tensor]:
+def layers(
+    selection: Selection,
+    left: Tensor,
+    right: Tensor,
+    n_layers: int,
+    change: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Layers 0 .. n_layers - 1 of both sides on the whole graph, each (n_layers, rows, d), unscaled.
 
     They are what `light_gcn` sums over a node's neighbours, so with them its output can be had for a node
-    that was not there in training.
+    that was not there in training. A `change`, say noise, is made to each layer as it is propagated, and
+    goes on to the next.
     """
     assert selection.whole is not None
     found = [(left, right)]
     for _ in range(1, n_layers):
         left, right = multiply(right, selection.whole[0]), multiply(left, selection.whole[1])
+        if change is not None:
+            left, right = change(left), change(right)
         found.append((left, right))
     return torch.stack([one for one, _ in found]), torch.stack([other for _, other in found])
