@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from coheat.models.base import Model
+from coheat.models.ccfcrec import CCFCRec
 from coheat.models.clcrec import CLCRec
 from coheat.models.coheat import CoHeat
 from coheat.models.counting import Counting
 from coheat.models.crosscbr import CrossCBR
+from coheat.models.dropoutnet import DropoutNet
 from coheat.models.lightgcl import LightGCL
 from coheat.models.lightgcn import LightGCN
 from coheat.models.mfbpr import MFBPR
@@ -15,6 +17,7 @@ from coheat.models.sgl import SGL
 from coheat.models.simgcl import SimGCL
 
 MODELS: dict[str, type[Model]] = {
+    "ccfcrec": CCFCRec,
     "clcrec": CLCRec,
     "coheat": CoHeat,
     "counting": Counting,
