@@ -36,10 +36,10 @@ class ModelConfig(Settings):
 class PretrainedConfig(ModelConfig):
     """Settings of models that start from the vectors of a backbone, which is trained first (`backbone`)."""
 
-    backbone_epochs: int = Field(30, ge=1, description="epochs of the backbone, which no validation chooses")
+    backbone_epochs: int = Field(100, ge=1, description="epochs of the backbone, all of them")
     backbone_batch_size: int = Field(2048, ge=1, description="interactions per step of the backbone")
     backbone_learning_rate: float = Field(1e-3, gt=0, description="Adam's step size for the backbone")
-    backbone_weight_decay: float = Field(1e-4, ge=0, description="L2 weight of the backbone")
+    backbone_weight_decay: float = Field(1e-2, ge=0, description="L2 weight of the backbone")
 
 
 @dataclass(frozen=True)
