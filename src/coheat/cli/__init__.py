@@ -38,6 +38,7 @@ COMMANDS = (
     "similar",
     "batch",
     "export",
+    "reproduce",
     "serve",
     "doctor",
 )

@@ -1,0 +1,196 @@
+"""One training and its measurements, kept in a place that is named by everything that decides the numbers.
+
+    OUT/runs/<place>            an ordinary run, as `coheat train` makes it
+    OUT/measured/<place>.json   what is kept of it: metrics, chosen epoch, speed; or why it failed
+    OUT/measured/<place>.npz    test metrics of each user, for tests of significance
+
+Experiments that ask for the same training get the same place, so it is done once. A job is done when both
+the run is finished and its measurements are there; anything else goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.data.dataset import BundleData, Sparse
+from coheat.data.files import read_split
+from coheat.errors import CoheatError, DataError
+from coheat.evaluation import Evaluation, evaluate
+from coheat.experiments.plan import Row, preset_for
+from coheat.experiments.published import METRICS
+from coheat.experiments.sources import Source
+from coheat.models.base import Scorer
+from coheat.presets import resolve_settings
+from coheat.runs import Run, artifact_scorer, train_run
+from coheat.storage import read_json, replacing_file, write_json
+from coheat.training import TrainingInterrupted, Watcher
+
+K = 20
+NOT_FINITE = "the loss was not finite"
+"""How an artifact says that its training broke off; its best epoch until then is not a fair result."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training to do. `place` is where it is kept, below OUT/runs and OUT/measured."""
+
+    place: str
+    data: str
+    model: str
+    preset: str
+    overrides: dict[str, Any]
+    seed: int
+    epochs: int
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Data set and model: jobs of one kind take about equally long per epoch."""
+        return self.place.split("/")[0], self.model
+
+
+@dataclass(frozen=True)
+class Group:
+    """The jobs of one row in one table: the same settings with several seeds.
+
+    `directory` holds one place per seed, also of seeds that are not asked for this time.
+    """
+
+    directory: str
+    preset: str
+    settings: dict[str, Any]
+    digest: str
+
+
+def group_for(row: Row, dataset: str, division: str, source: Source) -> Group:
+    """Where the runs of a row are kept, and the settings they have."""
+    preset = preset_for(row, dataset)
+    config, training = resolve_settings(row.model, preset, row.settings)
+    settings = {**config.model_dump(mode="json"), **training.model_dump(mode="json")}
+    text = json.dumps([source.identity, row.model, settings], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return Group(f"{dataset}/{division}/{row.model}-{digest}", preset, settings, digest)
+
+
+def job_for(row: Row, group: Group, source: Source, seed: int) -> Job:
+    return Job(
+        place=f"{group.directory}/seed-{seed}",
+        data=str(source.directory),
+        model=row.model,
+        preset=group.preset,
+        overrides=row.settings,
+        seed=seed,
+        epochs=group.settings["epochs"],
+    )
+
+
+def measured_path(out: Path, place: str, suffix: str = ".json") -> Path:
+    return out / "measured" / f"{place}{suffix}"
+
+
+def is_done(out: Path, job: Job) -> bool:
+    """Whether nothing is left to do; what failed is tried again."""
+    if not (out / "runs" / job.place / "model").is_dir() or not measured_path(out, job.place).exists():
+        return False
+    return "failed" not in read_json(measured_path(out, job.place))
+
+
+def run_job(out: Path, job: Job, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Train, or go on training, measure, and keep the measurements; a failure is kept as such.
+
+    Being interrupted is no failure and is passed on.
+    """
+    try:
+        run = train_run(
+            job.data,
+            out / "runs" / job.place,
+            model_name=job.model,
+            preset=job.preset,
+            overrides=job.overrides,
+            seed=job.seed,
+            resume=True,
+            watcher=watcher,
+        )
+        document, per_user = measure(run)
+        _keep(measured_path(out, job.place, ".npz"), per_user)
+    except TrainingInterrupted:
+        raise
+    except CoheatError as error:
+        document = {"failed": str(error)}
+    except Exception as error:  # one broken model must not end a night of trainings
+        document = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    keep_document(out, job, document)
+    return document
+
+
+def keep_document(out: Path, job: Job, document: Mapping[str, Any]) -> None:
+    """Write down what became of a job."""
+    path = measured_path(out, job.place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"seed": job.seed, **document})
+
+
+def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """What is kept of a finished run, and the test metrics of each user."""
+    about = run.artifact.description
+    if about.reason == NOT_FINITE:
+        raise CoheatError(f"{NOT_FINITE} after epoch {about.best_epoch}; its history is in {run.path}")
+    split = read_split(run.record.data_resolved)
+    scorer = artifact_scorer(run.artifact)
+    test = evaluate(scorer, split.train, split.test, (K,))
+    validation = evaluate(scorer, split.train, split.validation, (K,)) if split.validation.nnz else None
+    shelf = _shelf(scorer, split.train, split.test)
+    history = run.history
+    plain = [record["seconds"] for record in history if "validation" not in record]
+    document = {
+        "epoch": about.best_epoch,
+        "epochs_done": len(history),
+        "reason": about.reason,
+        "seconds": about.seconds,
+        "seconds_per_epoch": statistics.median(plain or [record["seconds"] for record in history]),
+        "fingerprint": run.record.fingerprint,
+        "test": _metrics(test),
+        "validation": None if validation is None else _metrics(validation),
+        "shelf": None if shelf is None else _metrics(shelf),
+    }
+    per_user = {name: test.per_user[name] for name in METRICS}
+    return document, {"split": np.array(run.record.fingerprint), "users": test.users, **per_user}
+
+
+def _shelf(scorer: Scorer, train: BundleData, test: Sparse) -> Evaluation | None:
+    """The same when only cold bundles are candidates; None where there is none of them in the test."""
+    try:
+        return evaluate(scorer, train, test, (K,), "cold")
+    except DataError:
+        return None
+
+
+def _metrics(found: Evaluation) -> dict[str, float]:
+    return {**found.metrics, "users": found.n_users}
+
+
+def _keep(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path) as aside, aside.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_measured(out: Path, directory: str) -> list[dict[str, Any]]:
+    """The measurements of every seed there is of a group, failures included, by seed."""
+    found = [read_json(path) for path in measured_path(out, directory, "").glob("seed-*.json")]
+    return sorted(found, key=lambda document: int(document["seed"]))
+
+
+def read_per_user(out: Path, directory: str, seed: int) -> dict[str, npt.NDArray[Any]]:
+    """Test metrics of each user of one run, with the `users` and the fingerprint of the `split`."""
+    with np.load(measured_path(out, f"{directory}/seed-{seed}", ".npz"), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

@@ -1,0 +1,215 @@
+"""An experiment's document as tables: cells for everybody, and Markdown from them.
+
+Numbers are means over seeds ± standard deviation; "difference" is (measured - published) / published.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coheat.errors import DataError
+from coheat.experiments.published import METRICS
+from coheat.experiments.sources import RATIO
+from coheat.storage import replacing_file
+
+Document = dict[str, Any]
+LABELS = {"recall@20": "Recall@20", "ndcg@20": "nDCG@20"}
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table ready to be written: heads, rows of texts, the number of the best row, remarks below it."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: int | None
+    remarks: tuple[str, ...]
+
+
+def decimal(value: float) -> str:
+    """Four decimals without a leading zero, as the paper has it.
+
+    >>> decimal(0.01834), decimal(1.0), decimal(-0.5)
+    ('.0183', '1.0000', '-.5000')
+    """
+    text = f"{value:.4f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Mean over the seeds, and the sample's standard deviation where there are several."""
+    spread = f" ± {decimal(statistics.stdev(values))}" if len(values) > 1 else ""
+    return decimal(statistics.mean(values)) + spread
+
+
+def relative_difference(measured: float, published: float) -> str:
+    """How far a measured figure is from the published one, in percent of it."""
+    return f"{measured / published - 1:+.0%}" if published else ""
+
+
+def row_name(row: Document, grid: str | None) -> str:
+    return str(row["name"]) if row["at"] is None else f"{row['name']}, {grid} = {row['at']:g}"
+
+
+def sheets(document: Document) -> list[Sheet]:
+    """All tables of an experiment."""
+    if document["view"] == "datasets":
+        return [_dataset_sheet(entry) for entry in document["datasets"]]
+    tables = document["tables"]
+    if not any(table["division"].startswith(RATIO) for table in tables):
+        return [_sheet([table], document["grid"]) for table in tables]
+    by_dataset: dict[str, list[Document]] = {}
+    for table in tables:
+        by_dataset.setdefault(table["dataset"], []).append(table)
+    return [_sheet(group, document["grid"]) for group in by_dataset.values()]
+
+
+def _sheet(tables: Sequence[Document], grid: str | None) -> Sheet:
+    """One table, or several divisions of one data set under each other with their share in front."""
+    shares = tables[0]["division"].startswith(RATIO)
+    heads: tuple[str, ...] = ("cold share",) if shares else ()
+    heads += ("model", "seeds")
+    for metric in METRICS:
+        heads += (LABELS[metric], "paper", "difference")
+    heads += ("epoch", "s/epoch")
+    rows, remarks, means = [], [], []
+    for table in tables:
+        share = (f"{float(table['division'].removeprefix(RATIO)):.0%}",) if shares else ()
+        for row in table["rows"]:
+            if row["seeds"] or row["failures"]:
+                rows.append((*share, *_cells(row, grid)))
+                means.append(statistics.mean(row["test"][METRICS[0]]) if row["seeds"] else -1.0)
+        remarks += _remarks(table, grid)
+    title = tables[0]["dataset"] + (", cold ratio" if shares else f", {tables[0]['division']}")
+    best = max(range(len(rows)), key=means.__getitem__) if rows and not shares and max(means) >= 0 else None
+    return Sheet(title, heads, tuple(rows), best, tuple(dict.fromkeys(remarks)))
+
+
+def _cells(row: Document, grid: str | None) -> tuple[str, ...]:
+    name, published = row_name(row, grid), row["published"] or {}
+    if not row["seeds"]:
+        paper = [decimal(published[m]) if m in published else "" for m in METRICS]
+        return (name, "0", "failed", paper[0], "", "failed", paper[1], "", "", "")
+    cells: list[str] = [name, str(len(row["seeds"]))]
+    for metric in METRICS:
+        values = row["test"][metric]
+        cells.append(mean_and_deviation(values))
+        if metric in published:
+            cells += [
+                decimal(published[metric]),
+                relative_difference(statistics.mean(values), published[metric]),
+            ]
+        else:
+            cells += ["", ""]
+    cells.append(", ".join(str(epoch) for epoch in row["epochs"]))
+    cells.append(f"{statistics.median(row['seconds_per_epoch']):.2f}")
+    return tuple(cells)
+
+
+def _remarks(table: Document, grid: str | None) -> list[str]:
+    """What is missing, what failed beside what succeeded, and whether the best is ahead by more than luck."""
+    remarks = []
+    missing = [row for row in table["rows"] if not row["seeds"] and not row["failures"]]
+    if missing:
+        names = (row_name(row, grid) + (f" ({row['note']})" if row["note"] else "") for row in missing)
+        remarks.append(f"Not run: {', '.join(names)}.")
+    for row in table["rows"]:
+        failures: dict[str, list[str]] = {}
+        for failure in row["failures"]:
+            failures.setdefault(failure["reason"], []).append(str(failure["seed"]))
+        for reason, seeds in failures.items():
+            remarks.append(f"{row_name(row, grid)} failed (seed {', '.join(seeds)}): {reason}.")
+    where = f" at a cold share of {table['division'].removeprefix(RATIO)}"
+    place = where if table["division"].startswith(RATIO) else ""
+    return remarks + [_verdict(test, place) for test in table["significance"] if test["p"] is not None]
+
+
+def _verdict(test: Document, place: str) -> str:
+    sure = "significant" if test["p"] < SIGNIFICANT else "not significant"
+    among = "" if test["among"] == "all rows" else ", yardsticks aside"
+    return (
+        f"{LABELS[test['metric']]}{place}{among}: {test['best']} is ahead of {test['second']} by "
+        f"{decimal(test['difference'])} ({sure}, p = {test['p']:.2g}, paired over {test['users']:,} users)."
+    )
+
+
+def _dataset_sheet(entry: Document) -> Sheet:
+    found, published = entry["statistics"], entry["published"] or {}
+    names = ("users", "bundles", "items", "user_bundle", "user_item", "bundle_item", "average_bundle_size")
+    rows = []
+    for name in names:
+        density = found.get(f"{name}_density")
+        rows.append(
+            (
+                name.replace("_", "-") if density is not None else name.replace("_", " "),
+                _count(found[name]),
+                _count(published[name]) if name in published else "",
+                "" if density is None else f"{density:.2f}%",
+            )
+        )
+    remark = (
+        f"The 20% most taken bundles have {found['top_20_percent_share']:.0%} of the interactions, the 10% "
+        f"most taken {found['top_10_percent_share']:.0%}; Gini {found['gini']:.2f}; "
+        f"{found['bundles_without_interactions']:,} bundles have none."
+    )
+    return Sheet(entry["dataset"], ("", "measured", "paper", "density"), tuple(rows), None, (remark,))
+
+
+def _count(value: float) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def markdown(document: Document) -> str:
+    """An experiment as Markdown: its tables and remarks, then what it was measured with."""
+    parts = [f"### {document['title']}"]
+    for sheet in sheets(document):
+        parts.append(f"**{sheet.title}**")
+        if sheet.rows:
+            parts.append(_markdown_table(sheet))
+        parts.append("\n".join(f"- {remark}" for remark in sheet.remarks))
+    parts.append("\n".join(f"- {note}" for note in document["notes"]))
+    parts.append(_colophon(document))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _markdown_table(sheet: Sheet) -> str:
+    n_words = 2 if sheet.heads[0] == "cold share" else 1
+    sides = ["---"] * n_words + ["---:"] * (len(sheet.heads) - n_words)
+    lines = [sheet.heads, tuple(sides)]
+    for number, row in enumerate(sheet.rows):
+        cells = [cell.replace("|", r"\|").replace("\n", " ") for cell in row]
+        if number == sheet.best:
+            cells[:3] = [f"**{cell}**" for cell in cells[:3]]
+        lines.append(tuple(cells))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _colophon(document: Document) -> str:
+    made = document["environment"]
+    versions = ", ".join(f"{name} {made[name]}" for name in ("coheat", "python", "torch", "numba", "numpy"))
+    text = f"Made with {versions} on {made['machine']}, {made['cores']} cores."
+    if document["view"] != "datasets":
+        text += (
+            " Figures are of the test part, means over seeds ± standard deviation; the epoch was chosen on "
+            f"validation. Every setting stands in `{document['experiment']}.json`."
+        )
+    return text
+
+
+def fill_page(page: Path, name: str, text: str) -> None:
+    """Put an experiment's Markdown between `<!-- results: NAME -->` and `<!-- end -->` in a page."""
+    start, end = f"<!-- results: {name} -->", "<!-- end -->"
+    if not page.is_file():
+        raise DataError(f"{page}: there is no such page")
+    before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise DataError(f"{page}: write the lines {start} and {end} where the table should stand")
+    with replacing_file(page) as aside:
+        aside.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")

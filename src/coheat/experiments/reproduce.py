@@ -1,0 +1,74 @@
+"""Run experiments of the paper on data, and write what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coheat.errors import ConfigError
+from coheat.experiments.jobs import Job
+from coheat.experiments.plan import Experiment, check_only, load_experiments
+from coheat.experiments.pool import run_jobs
+from coheat.experiments.results import gather, plan_tables
+from coheat.experiments.sources import Sources, find_datasets
+from coheat.experiments.writing import read_document, write_document, write_report
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What was written: the documents of the experiments, and all files."""
+
+    documents: list[dict[str, Any]]
+    files: list[Path]
+
+
+def reproduce(
+    name: str,
+    data: Path,
+    out: Path,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    parallel: int = 1,
+    console: Console | None = None,
+) -> Reproduction:
+    """Train what an experiment (`all`: every one) needs and is not done yet in `out`, then write its tables.
+
+    `only` limits what is trained now to these models. The tables show everything that has been measured in
+    `out`, whenever that was. Killed at any moment, the same call goes on where it stopped.
+    """
+    if only:
+        check_only(only)
+    experiments = load_experiments(name)
+    datasets, sources = find_datasets(data), Sources(out)
+    jobs: dict[str, Job] = {}
+    for experiment in experiments:
+        for table in plan_tables(experiment, datasets, sources, seeds):
+            for entry in table.entries:
+                if not only or entry.row.model in only:
+                    jobs |= {job.place: job for job in entry.jobs}
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: a file is in the way; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    run_jobs(out, list(jobs.values()), parallel, console)
+    documents = [gather(experiment, datasets, sources, out, seeds) for experiment in experiments]
+    return _write(documents, out, name)
+
+
+def rebuild(name: str, results: Path, out: Path) -> Reproduction:
+    """The same tables and pictures from documents alone, without data; for `all`, of those that are there."""
+    experiments: list[Experiment] = load_experiments(name)
+    names = [e.name for e in experiments if name != "all" or (results / f"{e.name}.json").exists()]
+    if not names:
+        raise ConfigError(f"{results}: there are no results of experiments here")
+    return _write([read_document(results, one) for one in names], out, name)
+
+
+def _write(documents: list[dict[str, Any]], out: Path, name: str) -> Reproduction:
+    files = [path for document in documents for path in write_document(document, out)]
+    if name == "all":
+        files.append(write_report(documents, out))
+    return Reproduction(documents, files)

@@ -1,0 +1,250 @@
+"""Measurements gathered beside the published figures: one document per experiment, ready for JSON.
+
+Everything that tables, pictures and the report show comes from this document alone, so they can be made again
+from it on any machine, without data and without training.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat import __version__
+from coheat.data.stats import stats
+from coheat.experiments.jobs import Group, Job, group_for, job_for, read_measured, read_per_user
+from coheat.experiments.plan import Experiment, Row, rows
+from coheat.experiments.published import METRICS, published_counts, published_figures
+from coheat.experiments.sources import Dataset, Sources
+from coheat.models import MODELS
+from coheat.presets import resolve_settings
+
+FORMAT = 1
+CURVE_POINTS = 200
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row in one table: where its runs are, or, where there can be none, why."""
+
+    row: Row
+    group: Group | None
+    jobs: tuple[Job, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One data set divided in one way, and the rows of the experiment there."""
+
+    dataset: str
+    division: str
+    parts: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+
+
+def plan_tables(
+    experiment: Experiment, datasets: Sequence[Dataset], sources: Sources, seeds: int | None = None
+) -> list[Table]:
+    """Every table of an experiment with the trainings it needs."""
+    return [
+        _table(experiment, dataset, division, sources, seeds)
+        for dataset in datasets
+        for division in experiment.divisions
+        if sources.has(dataset, division)
+    ]
+
+
+def _table(
+    experiment: Experiment, dataset: Dataset, division: str, sources: Sources, seeds: int | None
+) -> Table:
+    first = sources.source(dataset, division, 0)
+    entries = []
+    for row in rows(experiment, seeds):
+        if row.model not in MODELS:
+            entries.append(Entry(row, None, (), f"model {row.model} is not in this version"))
+            continue
+        group = group_for(row, dataset.name, division, first)
+        jobs = tuple(
+            job_for(row, group, sources.source(dataset, division, seed), seed) for seed in range(row.seeds)
+        )
+        entries.append(Entry(row, group, jobs))
+    return Table(dataset.name, division, first.report, tuple(entries))
+
+
+def missing_divisions(experiment: Experiment, datasets: Sequence[Dataset], sources: Sources) -> list[str]:
+    """A note for each table that there is no data for."""
+    return [
+        f"{dataset.name}: there is no data for the scenario {division}"
+        for dataset in datasets
+        for division in experiment.divisions
+        if not sources.has(dataset, division)
+    ]
+
+
+def gather(
+    experiment: Experiment,
+    datasets: Sequence[Dataset],
+    sources: Sources,
+    out: Path,
+    seeds: int | None = None,
+) -> Document:
+    """The document of an experiment, from whatever has been measured so far in `out`."""
+    document: Document = {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "view": experiment.view,
+        "grid": next(iter(experiment.grid), None),
+        "environment": environment(),
+        "notes": missing_divisions(experiment, datasets, sources),
+    }
+    if experiment.view == "datasets":
+        return {**document, "datasets": [_statistics(dataset, sources) for dataset in datasets]}
+    tables = plan_tables(experiment, datasets, sources, seeds)
+    return {**document, "tables": [_filled(table, out) for table in tables]}
+
+
+def _filled(table: Table, out: Path) -> Document:
+    found = [_row(entry, table, out) for entry in table.entries]
+    groups = {
+        number: entry.group.directory
+        for number, entry in enumerate(table.entries)
+        if entry.group is not None and found[number]["seeds"]
+    }
+    return {
+        "dataset": table.dataset,
+        "division": table.division,
+        "parts": dict(table.parts),
+        "rows": found,
+        "significance": _significance(found, groups, out),
+    }
+
+
+def _row(entry: Entry, table: Table, out: Path) -> Document:
+    """One row: the measurements of every seed there is, beside the published figure."""
+    row, group = entry.row, entry.group
+    measured = read_measured(out, group.directory) if group else []
+    good = [document for document in measured if "failed" not in document]
+    asked = {job.seed for job in entry.jobs}
+    document: Document = {
+        "name": row.name,
+        "model": row.model,
+        "family": row.family,
+        "at": row.at,
+        "preset": group.preset if group else None,
+        "settings": group.settings if group else {},
+        "published": _published(entry, table),
+        "note": entry.note,
+        "failures": [
+            {"seed": m["seed"], "reason": m["failed"]}
+            for m in measured
+            if "failed" in m and m["seed"] in asked
+        ],
+    }
+    for key in ("seed", "epoch", "seconds", "seconds_per_epoch"):
+        document[f"{key}s" if key in ("seed", "epoch") else key] = [m[key] for m in good]
+    for part in ("test", "validation", "shelf"):
+        there = [m[part] for m in good if m[part] is not None]
+        document[part] = {name: [values[name] for values in there] for name in (there[0] if there else {})}
+    return document
+
+
+def _published(entry: Entry, table: Table) -> dict[str, float] | None:
+    """The paper's figure: also for that value of a grid which is the row's own setting anyway."""
+    row, group = entry.row, entry.group
+    if row.at is not None and group is not None:
+        config, _ = resolve_settings(row.model, group.preset, {})
+        usual = config.model_dump(mode="json")
+        if any(usual.get(key) != value for key, value in row.settings.items()):
+            return None
+    return published_figures(table.dataset, table.division, row.name)
+
+
+def _significance(found: Sequence[Document], groups: Mapping[int, str], out: Path) -> list[Document]:
+    """The best row against the second best, metric by metric: of all rows, and of the methods alone."""
+    tests = []
+    for metric in METRICS:
+        ranked = sorted(groups, key=lambda number: -float(np.mean(found[number]["test"][metric])))
+        methods = [number for number in ranked if found[number]["family"] != "yardstick"]
+        for among, order in (("all rows", ranked), ("methods", methods)):
+            if len(order) < 2 or (among == "methods" and order[:2] == ranked[:2]):
+                continue
+            best, second = order[:2]
+            sides = [_by_split(out, groups[n], found[n]["seeds"], metric) for n in (best, second)]
+            tests.append(
+                {
+                    "metric": metric,
+                    "among": among,
+                    "best": _name(found[best]),
+                    "second": _name(found[second]),
+                    **paired_test(*sides),
+                }
+            )
+    return tests
+
+
+def _name(row: Document) -> str:
+    return str(row["name"]) if row["at"] is None else f"{row['name']} at {row['at']:g}"
+
+
+PerSplit = Mapping[str, npt.NDArray[np.float64]]
+"""A metric of every judged user, by the fingerprint of the split they were judged on."""
+
+
+def _by_split(out: Path, directory: str, seeds: Iterable[int], metric: str) -> PerSplit:
+    """A metric for each user of a row: averaged over the seeds that were judged on the same split."""
+    found: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for seed in seeds:
+        arrays = read_per_user(out, directory, seed)
+        found.setdefault(str(arrays["split"]), []).append(arrays[metric])
+    return {split: np.mean(values, axis=0) for split, values in found.items()}
+
+
+def paired_test(first: PerSplit, second: PerSplit) -> Document:
+    """Paired t-test (two-sided) of the mean difference first - second over users judged in both.
+
+    Each user counts once per split: runs on the same split are averaged before.
+    """
+    from scipy.stats import ttest_rel
+
+    shared = [split for split in first if split in second]
+    if not shared:
+        return {"difference": None, "p": None, "users": 0}
+    one, other = (np.concatenate([side[split] for split in shared]) for side in (first, second))
+    difference = float((one - other).mean())
+    # Where no user differs the statistic is 0 / 0; there is then nothing to tell the two apart.
+    p = float(ttest_rel(one, other).pvalue) if (one != other).any() else 1.0
+    return {"difference": difference, "p": p if np.isfinite(p) else None, "users": len(one)}
+
+
+def _statistics(dataset: Dataset, sources: Sources) -> Document:
+    data = sources.whole(dataset)
+    ordered = np.sort(data.popularity)[::-1]
+    places = np.unique(np.linspace(0, len(ordered) - 1, CURVE_POINTS).round().astype(int))
+    return {
+        "dataset": dataset.name,
+        "statistics": stats(data).to_dict(),
+        "published": published_counts(dataset.name),
+        "curve": [[int(place) + 1, int(ordered[place])] for place in places],
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers were made with."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "coheat": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("torch", "numba", "numpy", "scipy")},
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+    }
