@@ -84,9 +84,10 @@ def draw_methods(axes: Any, table: Document, metric: str) -> None:
     published = [(row["published"][metric], place) for place, row in enumerate(rows) if row["published"]]
     if published:
         axes.plot(*zip(*published, strict=True), "D", color=COLOURS["ink"], markersize=4)
-    for place, mean in zip(places, means, strict=True):
+    for place, (row, mean) in enumerate(zip(rows, means, strict=True)):
+        end = max(mean + _deviation(row, metric), (row["published"] or {}).get(metric, 0.0))
         axes.annotate(
-            decimal(mean), (mean, place), (4, 0), textcoords="offset points", va="center", fontsize=7.5
+            decimal(mean), (end, place), (5, 0), textcoords="offset points", va="center", fontsize=7.5
         )
     axes.set_yticks(places, [row["name"] for row in rows])
     axes.invert_yaxis()
