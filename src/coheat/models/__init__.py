@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from coheat.models.base import Model
+from coheat.models.bgcn import BGCN
 from coheat.models.ccfcrec import CCFCRec
 from coheat.models.clcrec import CLCRec
 from coheat.models.coheat import CoHeat
 from coheat.models.counting import Counting
 from coheat.models.crosscbr import CrossCBR
+from coheat.models.cvar import CVAR
 from coheat.models.dropoutnet import DropoutNet
 from coheat.models.lightgcl import LightGCL
 from coheat.models.lightgcn import LightGCN
@@ -17,11 +19,14 @@ from coheat.models.sgl import SGL
 from coheat.models.simgcl import SimGCL
 
 MODELS: dict[str, type[Model]] = {
+    "bgcn": BGCN,
     "ccfcrec": CCFCRec,
     "clcrec": CLCRec,
     "coheat": CoHeat,
     "counting": Counting,
     "crosscbr": CrossCBR,
+    "cvar": CVAR,
+    "dropoutnet": DropoutNet,
     "lightgcl": LightGCL,
     "lightgcn": LightGCN,
     "mfbpr": MFBPR,
