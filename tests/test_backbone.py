@@ -102,7 +102,7 @@ def test_the_vectors_are_those_of_mfbpr_after_the_last_epoch_with_zeros_for_the_
     shape = planted.train.user_bundle.shape
     data = planted.train.with_user_bundle(relation(rows[others], columns[others], shape))
     model, _ = fitted(Split(data, planted.validation, planted.test))
-    settings = MFBPRConfig(embedding_size=4, negatives="warm")
+    settings = MFBPRConfig(embedding_size=4, weight_decay=1e-2, negatives="warm")
     alone = MFBPR(data, settings, Randomness(0).child("backbone"))
     optimizers = alone.optimizers()
     for epoch in (1, 2, 3):

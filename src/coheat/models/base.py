@@ -146,8 +146,11 @@ class Model(nn.Module):
         self.rng = rng
         self.progress = Progress(0, 1)
         if self.backbone is not None:
-            for name, n_rows in (("users", data.n_users), ("bundles", data.n_bundles)):
-                self.register_buffer(f"pretrained_{name}", torch.zeros(n_rows, self.config.embedding_size))
+            self._make_room_for_backbone()
+
+    def _make_room_for_backbone(self) -> None:
+        for name, n_rows in (("users", self.data.n_users), ("bundles", self.data.n_bundles)):
+            self.register_buffer(f"pretrained_{name}", torch.zeros(n_rows, self.config.embedding_size))
 
     @property
     def awaits_backbone(self) -> bool:
