@@ -16,6 +16,7 @@ from coheat.data.dataset import relation
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError, DataError, UnknownIdError
 from coheat.evaluation import top_bundles
+from coheat.export import export
 from coheat.models import MODELS
 from coheat.models.base import Model
 from coheat.recommender import Ids, Recommendation, Recommender, lists
@@ -267,14 +268,59 @@ def test_wild_ids_go_through(recommender: Recommender) -> None:
     assert not set(wild) & set(recommender.bundle_ids)
 
 
-def test_models_that_cannot_be_served_say_so(planted: Split, tmp_path: Path) -> None:
-    for name, place in (("counting", tmp_path / "counting"), ("popularity", tmp_path / "popularity")):
-        model = MODELS[name](planted.train, MODELS[name].Config.create({}), Randomness(0))
-        save_artifact(place, model, describe(model, name))
-    with pytest.raises(ArtifactError, match="'counting' does not score by vectors"):
-        Recommender.load(tmp_path / "counting")
+def served(name: str, planted: Split, directory: Path) -> tuple[Model, Recommender]:
+    model = MODELS[name](planted.train, MODELS[name].Config.create({}), Randomness(0))
+    save_artifact(directory, model, describe(model, name))
+    return model, Recommender.load(directory)
+
+
+def test_a_model_without_vectors_is_asked_for_its_own_scores(planted: Split, tmp_path: Path) -> None:
+    data = planted.train
+    model, recommender = served("counting", planted, tmp_path / "model")
+    ranked, _ = top_bundles(model.scorer(), np.arange(data.n_users), data.user_bundle, 7)
+    found = recommender.recommend(list(data.users.ids), k=7)
+    assert [row.bundle_id for row in found] == [data.bundles[int(bundle)] for row in ranked for bundle in row]
+    scores = model.scorer().scores(np.arange(data.n_users))
+    some = recommender.recommend([data.users[3]], k=5, candidates=[data.bundles[n] for n in (9, 2, 5)])
+    assert {row.bundle_id: row.score for row in some} == {
+        data.bundles[n]: scores[3, n] for n in (2, 5, 9) if not data.user_bundle[3, n]
+    }
+    for bundle in (0, 7):
+        allowed = data.user_bundle[:, [bundle]].toarray()[:, 0] == 0
+        best = [data.users[user] for user in brute_force(scores[:, bundle], allowed, 6)]
+        assert [row.user_id for row in recommender.audience(data.bundles[bundle], k=6)] == best
+    assert recommender.recommend(["guest"], k=3, items={"guest": ["item-0-0"]}).sources == {
+        "guest": "popular-and-new"
+    }
+    first = found[0].bundle_id
+    assert recommender.record(data.users[0], first).counted
+    assert first not in {row.bundle_id for row in recommender.recommend([data.users[0]], k=7)}
+    recommender.remove_bundles([found[1].bundle_id])
+    assert found[1].bundle_id not in {row.bundle_id for row in recommender.recommend([data.users[0]], k=24)}
+
+
+def test_what_a_model_cannot_do_it_says(planted: Split, tmp_path: Path) -> None:
+    items = [planted.train.items[0]]
+    _, counting = served("counting", planted, tmp_path / "counting")
+    user, bundle = planted.train.users[0], planted.train.bundles[0]
+    for ask, reason in (
+        (lambda: counting.add_bundles({"a": items}), "not trained with"),
+        (lambda: counting.replace_bundles({bundle: items}), "not trained with"),
+        (lambda: counting.audience(items=items), "not trained with"),
+        (lambda: counting.similar_bundles(bundle), "nothing to compare"),
+        (lambda: counting.explain(user, bundle), "cannot be taken apart"),
+        (counting.bundle_table, "none to export"),
+        (lambda: export(counting, tmp_path / "out"), "none to export"),
+    ):
+        with pytest.raises(ConfigError, match=f"in a way of its own, without vectors.*{reason}"):
+            ask()
+    assert not (tmp_path / "out").exists()
+    _, popular = served("popularity", planted, tmp_path / "popularity")
     with pytest.raises(ConfigError, match="only by their history"):
-        Recommender.load(tmp_path / "popularity").add_bundles({"a": [planted.train.items[0]]})
+        popular.add_bundles({"a": items})
+    assert popular.recommend([user], k=3) != []
+    assert len(popular.similar_bundles(bundle, k=3)) == 3
+    assert popular.explain(user, bundle).score == popular.bundle(bundle).popularity
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ import numpy as np
 
 from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
-from coheat.recommender.lists import BLOCK, NOTHING, ranked
+from coheat.recommender.checks import candidate_rows, check_k
+from coheat.recommender.lists import NOBODY, UNSEEN, Moment, Ranked, Scored, ahead, score, scratches
+from coheat.recommender.ranking import Positions
+from coheat.recommender.scoring import BLOCK, People
 from coheat.storage import read_json, replacing_file, write_json
 
 INDEX = "batch.json"
@@ -57,7 +60,9 @@ def recommend_all(
         raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
     if part_size < 1:
         raise ConfigError(f"part_size = {part_size}: at least one user is in a part")
-    catalogue, columns = recommender.snapshot(k, candidates)
+    check_k(k)
+    moment = recommender.moment()
+    columns = candidate_rows(moment.catalogue, candidates, ())
     n_users = len(recommender.users.ids)
     n_parts = max(-(-n_users // part_size), 1)
     question = {
@@ -78,9 +83,10 @@ def recommend_all(
             kept += 1
         else:
             first, last = part * part_size, min((part + 1) * part_size, n_users)
-            lengths = _write_part(recommender, catalogue, columns, path, range(first, last), k, exclude_seen)
-            written, users, rows = written + 1, users + last - first, rows + sum(lengths)
-            short += sum(length < k for length in lengths)
+            found = _lists(moment, columns, range(first, last), k, exclude_seen)
+            _write_part(path, recommender.users.ids[first:last], moment.catalogue.ids, found)
+            written, users, rows = written + 1, users + last - first, rows + int(found.counts.sum())
+            short += int((found.counts < k).sum())
         if on_part:
             on_part(done, len(mine))
     return BatchReport(written, kept, users, rows, short)
@@ -103,45 +109,43 @@ def _claim(out: Path, question: dict[str, Any]) -> None:
     write_json(out / INDEX, question)
 
 
-def _write_part(
-    recommender: Recommender,
-    catalogue: Any,
-    columns: Any,
-    path: Path,
-    users: range,
-    k: int,
-    exclude_seen: bool,
-) -> Sequence[int]:
-    """Write the lists of these rows of users; the length of each."""
+def _lists(moment: Moment, columns: Positions, users: range, k: int, exclude_seen: bool) -> Ranked:
+    """The lists of these rows of users, one after the other."""
+    memory = scratches(moment, len(users))
+
+    def scored(number: int, start: int) -> Scored:
+        rows = np.arange(start, min(start + BLOCK, users.stop))
+        people = People(rows, moment.model.users[rows])
+        names = moment.taken.users.ids[start : start + len(rows)]
+        seen = moment.taken.pairs_of(names, rows, moment.catalogue) if exclude_seen else UNSEEN
+        return score(moment, people, columns, seen, memory[number % len(memory)])
+
+    starts = enumerate(range(users.start, users.stop, BLOCK))
+    parts = [NOBODY, *(block.ranked(k) for block in ahead(scored(*place) for place in starts))]
+    bundles, scores, counts = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("bundles", "scores", "counts")
+    )
+    return Ranked(bundles, scores, counts)
+
+
+def _write_part(path: Path, user_ids: Sequence[str], bundle_ids: Sequence[str], found: Ranked) -> None:
+    """Write the lists of these users; `bundle_ids` are those of all rows."""
     import pyarrow
     from pyarrow import parquet
 
-    ids = recommender.users.ids
-    chosen, scores, lengths = [], [], []
-    scratch = np.empty((min(len(users), BLOCK), len(catalogue)), dtype=np.float32)
-    for start in range(users.start, users.stop, BLOCK):
-        block = range(start, min(start + BLOCK, users.stop))
-        vectors = np.asarray(recommender.model.users[block.start : block.stop])
-        seen = [recommender.taken.rows_of(ids[u], catalogue) if exclude_seen else NOTHING for u in block]
-        for found, values in ranked(catalogue, vectors, seen, columns, k, scratch):
-            chosen.append(found)
-            scores.append(values)
-            lengths.append(len(found))
-    counts = np.array(lengths, dtype=np.int64)
+    counts = found.counts
     owner = np.repeat(np.arange(len(counts)), counts)
     rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + 1
-    flat = np.concatenate(chosen) if chosen else NOTHING
-    used, codes = np.unique(flat, return_inverse=True)
-    names = pyarrow.array([catalogue.ids[row] for row in used], pyarrow.string())
-    people = pyarrow.array(ids[users.start : users.stop], pyarrow.string())
+    used, codes = np.unique(found.bundles, return_inverse=True)
+    names = pyarrow.array([bundle_ids[row] for row in used], pyarrow.string())
+    people = pyarrow.array(user_ids, pyarrow.string())
     table = pyarrow.table(
         {
             "user_id": people.take(pyarrow.array(owner)),
             "bundle_id": names.take(pyarrow.array(codes)),
-            "score": pyarrow.array(np.concatenate(scores) if scores else [], pyarrow.float32()),
+            "score": pyarrow.array(found.scores, pyarrow.float32()),
             "rank": pyarrow.array(rank, pyarrow.int32()),
         }
     )
     with replacing_file(path) as aside:
         parquet.write_table(table, aside, compression="zstd")
-    return lengths

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias, overload
 
 Source: TypeAlias = Literal["model", "folded-in", "popular-and-new"]
 """Where a list comes from: the user's trained vector, a vector made from what was said of the user, or
@@ -20,22 +21,46 @@ class Recommendation(NamedTuple):
     rank: int
 
 
-class Recommendations(list[Recommendation]):
+class Recommendations(Sequence[Recommendation]):
     """Rows, best first, user after user; and what there is to say about them.
 
     `sources`: for each user, where the list comes from. `short`: for each list with fewer than k rows, how
     many it has. `notes`: sentences for people, about everything short, left out or replaced.
+
+    It reads like a list. The rows are made when the first is looked at: for many users, making them all
+    takes a good part of the time that finding them takes.
     """
 
-    def __init__(self, rows: Iterable[Recommendation] = ()):
-        super().__init__(rows)
+    def __init__(self, make_rows: Callable[[], list[Recommendation]], count: int):
+        self._make_rows, self._count = make_rows, count
         self.sources: dict[str, Source] = {}
         self.short: dict[str, int] = {}
         self.notes: list[str] = []
 
-    @property
+    @cached_property
     def rows(self) -> list[Recommendation]:
-        return self
+        return self._make_rows()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Recommendation]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Recommendation: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Recommendation]: ...
+    def __getitem__(self, place: int | slice) -> Recommendation | list[Recommendation]:
+        return self.rows[place]
+
+    def __eq__(self, other: object) -> bool:
+        return self.rows == (other.rows if isinstance(other, Recommendations) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self.rows)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ and a small overlay of the rows that changed; once the overlay is large, both ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from coheat.recommender.ranking import Floats, Positions
 
 OVERLAY = 4096
 """Changed rows at which the overlay is merged."""
+DEAD = 256
+"""Removed rows that are kept in any case: with fewer, closing the gaps is not worth it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Rows:
     changed: Positions
     values: Floats
     n: int
+    base_lengths: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    """Lengths of parts of the base's rows, once asked for; shared by all that share the base."""
 
     @staticmethod
     def of(matrix: Floats) -> Rows:
@@ -47,6 +51,16 @@ class Rows:
             scores[:, self.changed] = vectors @ self.values.T
         return scores
 
+    def lengths(self, part: slice) -> Floats:
+        """The length of these columns of each row (n,)."""
+        key = (part.start, part.stop)
+        if key not in self.base_lengths:
+            self.base_lengths[key] = np.linalg.norm(self.base[:, part], axis=1)
+        lengths = np.empty(self.n, dtype=np.float32)
+        lengths[: len(self.base)] = self.base_lengths[key]
+        lengths[self.changed] = np.linalg.norm(self.values[:, part], axis=1)
+        return lengths
+
     def take(self, rows: Positions) -> Floats:
         """Some rows, copied."""
         found = np.empty((len(rows), self.base.shape[1]), dtype=np.float32)
@@ -64,8 +78,16 @@ class Rows:
         changed = np.concatenate([self.changed[kept], rows])
         order = np.argsort(changed, kind="stable")
         merged = np.concatenate([self.values[kept], values.astype(np.float32)])[order]
-        grown = Rows(self.base, changed[order], merged, n)
+        grown = Rows(self.base, changed[order], merged, n, self.base_lengths)
         return Rows.of(grown.take(np.arange(n))) if len(changed) > OVERLAY else grown
+
+    def only(self, rows: Positions) -> Rows:
+        """These rows (in order) alone, numbered anew."""
+        if not np.array_equal(rows[: len(self.base)], np.arange(len(self.base))):
+            return Rows.of(self.take(rows))
+        kept = np.isin(self.changed, rows)
+        places = np.searchsorted(rows, self.changed[kept])
+        return Rows(self.base, places, self.values[kept], len(rows), self.base_lengths)
 
 
 @dataclass(frozen=True)
@@ -73,7 +95,8 @@ class Catalogue:
     """All bundles: rows 0 .. n_trained - 1 are those of training, in its order, then those added since.
 
     `ids` and `rows` only ever grow and are shared by successive catalogues; how many of them count here is
-    the length of the arrays. A removed bundle keeps its row and is no longer `alive`.
+    the length of the arrays. A removed bundle keeps its row and is no longer `alive`; once most rows of added
+    bundles are such, a catalogue without them takes over, with `ids` and `rows` of its own.
     """
 
     ids: list[str]
@@ -140,4 +163,23 @@ class Catalogue:
         alive = self.alive.copy()
         alive[[self.row(name) for name in names]] = False
         contents = {name: self.contents[name] for name in self.contents.keys() - set(names)}
-        return replace(self, alive=alive, contents=contents)
+        return replace(self, alive=alive, contents=contents)._without_gaps()
+
+    def _without_gaps(self) -> Catalogue:
+        """Without the rows of removed bundles, where they are many among those added."""
+        added = self.alive[self.n_trained :]
+        dead = len(added) - int(added.sum())
+        if dead <= max(DEAD, len(added) // 2):
+            return self
+        kept = np.flatnonzero(self.alive | (np.arange(len(self)) < self.n_trained))
+        ids = [self.ids[row] for row in kept]
+        return replace(
+            self,
+            ids=ids,
+            rows={name: row for row, name in enumerate(ids)},  # of an id that is there twice, the later row
+            served=self.served.only(kept),
+            plain=self.plain.only(kept),
+            popularity=self.popularity[kept],
+            alive=self.alive[kept],
+            is_new=self.is_new[kept],
+        )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from coheat.errors import ConfigError, DataError
-from coheat.recommender.ids import shortened
+from coheat.errors import ConfigError, DataError, UnknownIdError
+from coheat.recommender.catalogue import Catalogue
+from coheat.recommender.ids import Ids, shortened
+from coheat.recommender.ranking import Positions
+
+Candidates: TypeAlias = Literal["all", "new"] | Sequence[str]
 
 
 def check_k(k: int) -> None:
@@ -34,3 +39,37 @@ def check_ids(names: Sequence[str], what: str, advice: str) -> list[str]:
         twice = next(name for place, name in enumerate(listed) if name in listed[:place])
         raise ConfigError(f"{what} names {shortened(twice)} twice; name each once")
     return listed
+
+
+def candidate_rows(catalogue: Catalogue, candidates: Candidates, exclude: Sequence[str]) -> Positions:
+    """Rows of the bundles that may be listed, in order."""
+    if isinstance(candidates, str):
+        if candidates not in ("all", "new"):
+            raise ConfigError(f"candidates = {candidates!r}: choose 'all', 'new', or a list of bundle ids")
+        allowed = catalogue.alive & catalogue.is_new if candidates == "new" else catalogue.alive.copy()
+    else:
+        names = check_ids(candidates, "candidates", "choose 'all', 'new', or a list of bundle ids")
+        allowed = np.zeros(len(catalogue), dtype=np.bool_)
+        allowed[[catalogue.row(name) for name in names]] = True
+    if isinstance(exclude, str):
+        raise ConfigError("exclude takes a list of bundle ids")
+    allowed[[catalogue.row(name) for name in exclude]] = False
+    return np.flatnonzero(allowed)
+
+
+def item_rows(known: Ids, name: str, items: Iterable[str], left_out: dict[str, list[str]]) -> Positions:
+    """Rows of a bundle's items, in order; those the model does not know go to `left_out`."""
+    bundle = f"bundle {shortened(name)}" if name else "these items"
+    if isinstance(items, str):
+        raise ConfigError(f"{bundle}: give a list of item ids, not one text")
+    distinct = list(dict.fromkeys(items))
+    found = list(map(known.rows.get, distinct))
+    rows = np.array([row for row in found if row is not None], dtype=np.int64)
+    if not distinct:
+        raise UnknownIdError(f"{bundle}: without items there is nothing to place it by")
+    if not len(rows):
+        shown = ", ".join(shortened(item) for item in distinct[:5])
+        raise UnknownIdError(f"{bundle}: the model knows none of its items ({shown})")
+    if len(rows) < len(distinct):
+        left_out[name] = [item for item, row in zip(distinct, found, strict=True) if row is None]
+    return np.sort(rows)

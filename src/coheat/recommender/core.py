@@ -1,7 +1,8 @@
-"""Recommender: recommend bundles to users and users to bundles, from a trained model's vectors.
+"""Recommender: recommend bundles to users and users to bundles, from a trained model.
 
 A score is the inner product of a user's and a bundle's vector. A bundle that did not exist in training
-gets its vector from its items: their sum, divided by size ** size_exponent.
+gets its vector from its items: their sum, divided by size ** size_exponent. A model without vectors is asked
+for its scores instead (see `scoring.py`); it knows what it was trained with, and no more.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from coheat.artifact import Artifact, Description, ServingVectors, load_artifact
-from coheat.errors import ArtifactError, ConfigError, DataError, UnknownIdError
+from coheat.errors import ArtifactError, ConfigError, DataError
 from coheat.recommender import explain as explaining
-from coheat.recommender import lists
+from coheat.recommender import lists, similar
 from coheat.recommender.answers import (
     AddedBundles,
     BundleInfo,
@@ -30,19 +31,19 @@ from coheat.recommender.answers import (
     UserInfo,
 )
 from coheat.recommender.catalogue import Catalogue, Rows
-from coheat.recommender.checks import check_id, check_ids, check_k
+from coheat.recommender.checks import Candidates, candidate_rows, check_id, check_ids, check_k, item_rows
 from coheat.recommender.ids import Ids, shortened, unknown
 from coheat.recommender.ranking import Floats, Positions, best
+from coheat.recommender.scoring import InnerProducts, OwnScores, Scoring, Subject
 from coheat.recommender.taken import Csr, Taken
-from coheat.recommender.views import ServedModel
+from coheat.recommender.views import ServedModel, no_vectors
 
-Candidates: TypeAlias = Literal["all", "new"] | Sequence[str]
 Relation: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 EMPTY: Relation = (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 class Recommender:
-    """Recommend bundles to users, and users to bundles, from a trained model's vectors.
+    """Recommend bundles to users, and users to bundles, from a trained model.
 
     >>> recommender = Recommender.load("runs/youshu")                    # doctest: +SKIP
     >>> recommender.recommend(["17"], k=3)                               # doctest: +SKIP
@@ -66,15 +67,17 @@ class Recommender:
         user_item: Relation = EMPTY,
         bundle_item: Relation = EMPTY,
         description: Description | None = None,
+        scoring: Scoring | None = None,
     ):
-        """The relations are those of training in CSR form (indptr, indices)."""
+        """The relations are those of training in CSR form (indptr, indices); scores are inner products of
+        the vectors unless `scoring` says otherwise."""
         self.users, self.items, self.description = users, items, description
         n_bundles = len(bundles.ids)
         self.taken = Taken(Csr(*user_bundle), users)
         self.user_item, self.bundle_item = Csr(*user_item), Csr(*bundle_item)
         popularity = self.taken.trained.degrees(n_bundles)
         self.model = ServedModel(vectors, popularity, self.user_item.degrees(len(items.ids)))
-        _ = users.rows, items.rows  # made now, so that the first question is not slower than the others
+        self.scoring = scoring or InnerProducts(self.model.users)
         self._lock = threading.Lock()
         self._catalogue = Catalogue(
             ids=list(bundles.ids),
@@ -92,15 +95,14 @@ class Recommender:
     def load(cls, path: str | Path) -> Self:
         """From a run's directory or from the artifact in it."""
         artifact = _open(Path(path))
-        vectors = artifact.vectors()
-        if vectors is None:
-            raise ArtifactError(
-                f"{path}: the model {artifact.description.model!r} does not score by vectors, so it can be "
-                "evaluated but not served; train a model with vectors, such as coheat"
-            )
         users, bundles, items = (Ids(artifact.ids(kind), kind) for kind in ("user", "bundle", "item"))
         taken, owned, held = (artifact.relation(name) for name in ("user_bundle", "user_item", "bundle_item"))
-        return cls(users, bundles, items, vectors, taken, owned, held, artifact.description)
+        vectors = artifact.vectors()
+        scoring: Scoring | None = None
+        if vectors is None:
+            vectors = no_vectors(len(users.ids), len(bundles.ids))
+            scoring = OwnScores(artifact.model().scorer(), len(users.ids))
+        return cls(users, bundles, items, vectors, taken, owned, held, artifact.description, scoring)
 
     # Questions. Each takes the catalogue once and answers from it.
 
@@ -128,10 +130,10 @@ class Recommender:
         names = check_ids(
             users, "users", "recommend takes a list of user ids; for one user: recommend([user])"
         )
-        catalogue = self._catalogue
-        columns = self._columns(catalogue, candidates, exclude)
+        moment = self.moment()
+        columns = candidate_rows(moment.catalogue, candidates, exclude)
         asked = lists.Asked(names, k, columns, exclude_seen, items or {}, bundles or {})
-        return lists.recommend(self.model, catalogue, self.taken, self.items, asked)
+        return lists.recommend(moment, asked)
 
     def audience(
         self,
@@ -148,17 +150,18 @@ class Recommender:
         check_k(k)
         catalogue = self._catalogue
         notes: list[str] = []
-        name, row, _, served = self._bundle_or_items(catalogue, bundle, items, notes)
-        scores = self.model.vectors.users @ served
-        if exclude_seen and row is not None:
-            scores[self.taken.takers(name, row, catalogue)] = -np.inf
-        found = Recommendations(
-            Recommendation(self.users.ids[user], name, float(scores[user]), rank)
+        subject = self._subject(catalogue, bundle, items, notes)
+        scores = self.scoring.of_bundle(subject)
+        if exclude_seen and subject.row is not None:
+            scores[self.taken.takers(subject.name, subject.row, catalogue)] = -np.inf
+        rows = [
+            Recommendation(self.users.ids[user], subject.name, float(scores[user]), rank)
             for rank, user in enumerate(best(scores, k), start=1)
-        )
+        ]
+        found = Recommendations(lambda: rows, len(rows))
         found.notes += notes
         if len(found) < k:
-            found.short[name] = len(found)
+            found.short[subject.name] = len(found)
             found.notes.append(f"only {len(found)} users instead of {k}: the model knows no more without it")
         return found
 
@@ -171,22 +174,10 @@ class Recommender:
         with one view, the vectors that score.
         """
         check_k(k)
-        catalogue = self._catalogue
-        _, row, plain, _ = self._bundle_or_items(catalogue, bundle, items, [])
-        own = self.contents(row, catalogue) if row is not None else self._item_rows("", items or (), {})
-        half = self.model.affiliation
-        matrix = catalogue.plain.take(np.arange(len(catalogue)))[:, half]
-        lengths = np.linalg.norm(matrix, axis=1) * np.linalg.norm(plain[half])
-        cosines = (matrix @ plain[half] / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-        cosines[~catalogue.alive] = -np.inf
-        if row is not None:
-            cosines[row] = -np.inf
-        found = []
-        for rank, other in enumerate(best(cosines, k), start=1):
-            shared = np.intersect1d(own, self.contents(int(other), catalogue))
-            ids = [self.items.ids[item] for item in shared]
-            found.append(SimilarBundle(catalogue.ids[other], float(cosines[other]), rank, ids))
-        return found
+        self.model.check_has_vectors("there is nothing to compare bundles by")
+        moment = self.moment()
+        subject = self._subject(moment.catalogue, bundle, items, [])
+        return similar.similar_bundles(moment, subject, k, lambda row: self.contents(row, moment.catalogue))
 
     def explain(
         self, user: str, bundle: str, items: Sequence[str] = (), bundles: Sequence[str] = ()
@@ -195,9 +186,11 @@ class Recommender:
 
         A user who was not in training is folded in from `items`, `bundles` and what was recorded.
         """
-        catalogue = self._catalogue
+        self.model.check_has_vectors("its scores cannot be taken apart")
+        moment = self.moment()
+        catalogue = moment.catalogue
         row = catalogue.row(bundle)
-        who = lists.known_of(self.model, catalogue, self.taken, self.items, user, items, bundles)
+        who = lists.known_of(moment, user, items, bundles)
         if who.source == "popular-and-new":
             raise unknown(user, "user", self.users.ids)
         if who.source == "model" and self.model.views is not None:
@@ -287,14 +280,13 @@ class Recommender:
 
     def bundle_table(self) -> tuple[list[str], Floats]:
         """All bundles' ids and their vectors (n, width) as they score now."""
+        self.model.check_has_vectors("there are none to export")
         catalogue = self._catalogue
         return catalogue.names(), catalogue.served.take(np.flatnonzero(catalogue.alive))
 
-    def snapshot(self, k: int, candidates: Candidates) -> tuple[Catalogue, Positions]:
-        """The bundles as they are now and the rows of the candidates, for a long list of questions."""
-        check_k(k)
-        catalogue = self._catalogue
-        return catalogue, self._columns(catalogue, candidates, ())
+    def moment(self) -> lists.Moment:
+        """All that questions are answered from, as it is now."""
+        return lists.Moment(self.model, self.scoring, self._catalogue, self.taken, self.items)
 
     @property
     def new_bundle_ids(self) -> set[str]:
@@ -350,40 +342,24 @@ class Recommender:
 
     # Helpers.
 
-    def _columns(self, catalogue: Catalogue, candidates: Candidates, exclude: Sequence[str]) -> Positions:
-        """Rows of the bundles that may be listed, in order."""
-        if isinstance(candidates, str):
-            if candidates not in ("all", "new"):
-                raise ConfigError(
-                    f"candidates = {candidates!r}: choose 'all', 'new', or a list of bundle ids"
-                )
-            allowed = catalogue.alive & catalogue.is_new if candidates == "new" else catalogue.alive.copy()
-        else:
-            names = check_ids(candidates, "candidates", "choose 'all', 'new', or a list of bundle ids")
-            allowed = np.zeros(len(catalogue), dtype=np.bool_)
-            allowed[[catalogue.row(name) for name in names]] = True
-        if isinstance(exclude, str):
-            raise ConfigError("exclude takes a list of bundle ids")
-        allowed[[catalogue.row(name) for name in exclude]] = False
-        return np.flatnonzero(allowed)
-
-    def _bundle_or_items(
+    def _subject(
         self, catalogue: Catalogue, bundle: str | None, items: Sequence[str] | None, notes: list[str]
-    ) -> tuple[str, int | None, Floats, Floats]:
-        """Id, row, plain and served vector of a bundle, or of what these items would make."""
+    ) -> Subject:
+        """A bundle, or what these items would make."""
         if (bundle is None) == (items is None):
             raise ConfigError("name a bundle, or give the items of one that is not there yet")
         if bundle is not None:
             row = catalogue.row(bundle)
-            rows = np.array([row])
-            return bundle, row, catalogue.plain.take(rows)[0], catalogue.served.take(rows)[0]
+            plain, served = (table.take(np.array([row]))[0] for table in (catalogue.plain, catalogue.served))
+            return Subject(bundle, row, self.contents(row, catalogue), plain, served)
         self.model.check_places_new()
         left_out: dict[str, list[str]] = {}
-        plain = self.model.pooled([self._item_rows("", items or (), left_out)])
+        rows = item_rows(self.items, "", items or (), left_out)
+        plain = self.model.pooled([rows])
         notes += [
             f"the model does not know the item {shortened(name)}; left out" for name in left_out.get("", [])
         ]
-        return "", None, plain[0], self.model.weighed(plain, np.zeros(1, dtype=np.int64))[0]
+        return Subject("", None, rows, plain[0], self.model.weighed(plain, np.zeros(1, dtype=np.int64))[0])
 
     def _checked(
         self, bundles: Mapping[str, Iterable[str]], check_name: Any
@@ -394,7 +370,7 @@ class Recommender:
         rows = []
         for name, items in bundles.items():
             check_name(check_id(name, "bundle"))
-            rows.append(self._item_rows(name, items, left_out))
+            rows.append(item_rows(self.items, name, items, left_out))
         return AddedBundles(list(bundles), left_out), rows
 
     def _check_free(self, name: str) -> None:
@@ -402,23 +378,6 @@ class Recommender:
             raise DataError(
                 f"the bundle id {shortened(name)} is taken already; choose another, or replace it"
             )
-
-    def _item_rows(self, name: str, items: Iterable[str], left_out: dict[str, list[str]]) -> Positions:
-        """Rows of a bundle's items, in order; those the model does not know go to `left_out`."""
-        bundle = f"bundle {shortened(name)}" if name else "these items"
-        if isinstance(items, str):
-            raise ConfigError(f"{bundle}: give a list of item ids, not one text")
-        distinct = list(dict.fromkeys(items))
-        found = list(map(self.items.rows.get, distinct))
-        rows = np.array([row for row in found if row is not None], dtype=np.int64)
-        if not distinct:
-            raise UnknownIdError(f"{bundle}: without items there is nothing to place it by")
-        if not len(rows):
-            shown = ", ".join(shortened(item) for item in distinct[:5])
-            raise UnknownIdError(f"{bundle}: the model knows none of its items ({shown})")
-        if len(rows) < len(distinct):
-            left_out[name] = [item for item, row in zip(distinct, found, strict=True) if row is None]
-        return np.sort(rows)
 
     def _weighed_anew(self, catalogue: Catalogue, changed: Mapping[int, str]) -> Catalogue:
         """New weights for bundles whose popularity changed, and a history for those that had none."""

@@ -1,24 +1,36 @@
-"""Lists for users: who is asked about, their vectors, the ranking in blocks, and what to say about it."""
+"""Lists for users: who is asked about, scoring and ranking in blocks, and what to say about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from typing import TypeVar
 
 import numpy as np
 
 from coheat.recommender.answers import Recommendation, Recommendations, Source
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.ids import Ids, shortened
-from coheat.recommender.ranking import Floats, Positions, best_of_rows
+from coheat.recommender.ranking import Floats, Positions, rank_rows
+from coheat.recommender.scoring import BLOCK, People, Scoring
 from coheat.recommender.taken import Taken
 from coheat.recommender.views import ServedModel
 
-BLOCK = 256
-"""Users scored at once: enough for a matrix product at full speed; memory is BLOCK x n_bundles scores."""
-
 NOTHING: Positions = np.zeros(0, dtype=np.int64)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """All that a question is answered from; the catalogue is that of the moment it was asked."""
+
+    model: ServedModel
+    scoring: Scoring
+    catalogue: Catalogue
+    taken: Taken
+    items: Ids
 
 
 @dataclass(frozen=True)
@@ -46,16 +58,92 @@ class Known:
     notes: tuple[str, ...] = ()
 
 
-def known_of(
-    model: ServedModel,
-    catalogue: Catalogue,
-    taken: Taken,
-    all_items: Ids,
-    user: str,
-    items: Sequence[str],
-    bundles: Sequence[str],
-) -> Known:
+@dataclass(frozen=True)
+class Ranked:
+    """Lists of several users, one after the other: bundle rows, scores, and the length of each list."""
+
+    bundles: Positions
+    scores: Floats
+    counts: Positions
+
+    def split(self) -> list[tuple[Positions, Floats]]:
+        """Bundle rows and scores of each list."""
+        ends = np.cumsum(self.counts)[:-1]
+        return list(zip(np.split(self.bundles, ends), np.split(self.scores, ends), strict=True))
+
+
+NOBODY = Ranked(NOTHING, np.zeros(0, dtype=np.float32), NOTHING)
+UNSEEN = (NOTHING, NOTHING)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A block of people, scored: (n, columns), or (n, all bundles) where `columns` is None."""
+
+    scores: Floats
+    columns: Positions | None
+    seen: tuple[Positions, Positions]
+    """Bundle rows that are not to be listed, and for whom (row of `scores`)."""
+
+    def ranked(self, k: int) -> Ranked:
+        """The k best of each. Writes on the scores."""
+        self._hide()
+        places, counts = rank_rows(self.scores, k)
+        found = self.scores[np.repeat(np.arange(len(counts)), counts), places]
+        return Ranked(places if self.columns is None else self.columns[places], found, counts)
+
+    def _hide(self) -> None:
+        bundles, people = self.seen
+        if self.columns is None:
+            self.scores[people, bundles] = -np.inf
+            return
+        places = np.searchsorted(self.columns, bundles)
+        inside = places < len(self.columns)
+        inside[inside] = self.columns[places[inside]] == bundles[inside]
+        self.scores[people[inside], places[inside]] = -np.inf
+
+
+def score(
+    moment: Moment,
+    people: People,
+    columns: Positions,
+    seen: tuple[Positions, Positions],
+    scratch: Floats | None = None,
+) -> Scored:
+    """Scores of the columns for each of the people. Few columns are scored alone, many among all."""
+    everything = len(moment.catalogue)
+    if 2 * len(columns) < everything:
+        return Scored(moment.scoring.of_people(people, moment.catalogue, columns, None), columns, seen)
+    scores = moment.scoring.of_people(people, moment.catalogue, None, scratch)
+    if len(columns) < everything:
+        hidden = np.ones(everything, dtype=np.bool_)
+        hidden[columns] = False
+        scores[:, hidden] = -np.inf
+    return Scored(scores, None, seen)
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """The same items, each made in a second thread while the one before is used.
+
+    The next block is multiplied while this one is ranked: neither can use all cores alone.
+    """
+    iterator = iter(items)
+    with ThreadPoolExecutor(1, "coheat-ahead") as thread:
+        coming = thread.submit(next, iterator, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, iterator, None)
+            yield item
+
+
+def scratches(moment: Moment, n: int) -> list[Floats]:
+    """Memory for the scores of n users, block by block: one is ranked while the other is filled."""
+    shape = (min(n, BLOCK), len(moment.catalogue))
+    return [np.empty(shape, dtype=np.float32) for _ in range(2 if n > BLOCK else 1)]
+
+
+def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[str]) -> Known:
     """The fallback chain: trained vector; else folded in; else nothing."""
+    model, catalogue, taken, all_items = moment.model, moment.catalogue, moment.taken, moment.items
     seen = taken.rows_of(user, catalogue)
     if bundles:
         seen = np.union1d(seen, [catalogue.row(name) for name in bundles]).astype(np.int64)
@@ -86,92 +174,63 @@ def known_of(
     return Known(user, "popular-and-new", None, seen, item_rows, seen, notes)
 
 
-def recommend(
-    model: ServedModel, catalogue: Catalogue, taken: Taken, all_items: Ids, asked: Asked
-) -> Recommendations:
-    """The answer to a question: blocks of users with vectors are scored at once."""
-    answer = Recommendations()
-    scratch = np.empty((min(len(asked.users), BLOCK), len(catalogue)), dtype=np.float32)
-    for start in range(0, len(asked.users), BLOCK):
-        names = asked.users[start : start + BLOCK]
-        block = [
-            known_of(
-                model,
-                catalogue,
-                taken,
-                all_items,
-                name,
-                asked.items.get(name, ()),
-                asked.bundles.get(name, ()),
-            )
-            for name in names
-        ]
-        ranked = iter(
-            _ranked(catalogue, [known for known in block if known.vector is not None], asked, scratch)
-        )
-        for known in block:
-            rows, scores = _popular_and_new(catalogue, known, asked) if known.vector is None else next(ranked)
-            _append(answer, known, catalogue, rows, scores, asked.k)
-    return answer
+@dataclass(frozen=True)
+class Block:
+    """Some of the users asked about. `known` is None where all of them are just rows of training."""
+
+    names: Sequence[str]
+    known: list[Known] | None
+    scored: Scored | None
+    """Of those with a vector, in their order; None where nobody has one."""
 
 
-def _append(
-    answer: Recommendations, known: Known, catalogue: Catalogue, rows: Positions, scores: Floats, k: int
-) -> None:
-    user, ids = known.user_id, catalogue.ids
-    columns = repeat(user), map(ids.__getitem__, rows.tolist()), scores.tolist(), range(1, len(rows) + 1)
-    answer.extend(map(Recommendation._make, zip(*columns, strict=False)))
-    answer.sources[user] = known.source
-    answer.notes.extend(known.notes)
-    if len(rows) < k:
-        answer.short[user] = len(rows)
-        answer.notes.append(
-            f"user {shortened(user)}: {len(rows)} instead of {k}, there are no more candidates"
-        )
+def recommend(moment: Moment, asked: Asked) -> Recommendations:
+    """The answer to a question."""
+    memory = scratches(moment, len(asked.users))
+    starts = range(0, len(asked.users), BLOCK)
+    blocks = (
+        _block(moment, asked, asked.users[start : start + BLOCK], memory[number % len(memory)])
+        for number, start in enumerate(starts)
+    )
+    found = Found(asked.k, moment.catalogue.ids)
+    for block in ahead(blocks) if len(starts) > 1 else blocks:
+        ranked = block.scored.ranked(asked.k) if block.scored else NOBODY
+        if block.known and len(ranked.counts) < len(block.known):
+            ranked = _with_strangers(moment.catalogue, asked, block.known, ranked)
+        found.add(block, ranked)
+    return found.answer()
 
 
-def _ranked(
-    catalogue: Catalogue, block: list[Known], asked: Asked, scratch: Floats
-) -> Iterator[tuple[Positions, Floats]]:
-    """Rows and scores of the list of each user of a block."""
-    if not block:
-        return
-    vectors = np.stack([known.vector for known in block if known.vector is not None])
-    seen = [known.seen if asked.exclude_seen else NOTHING for known in block]
-    yield from ranked(catalogue, vectors, seen, asked.columns, asked.k, scratch)
+def _block(moment: Moment, asked: Asked, names: Sequence[str], scratch: Floats) -> Block:
+    """Look the users up and score them."""
+    rows = np.array([moment.taken.users.rows.get(name, -1) for name in names], dtype=np.int64)
+    if (rows >= 0).all() and not (asked.items or asked.bundles):
+        people = People(rows, moment.model.users[rows])
+        seen = moment.taken.pairs_of(names, rows, moment.catalogue) if asked.exclude_seen else UNSEEN
+        return Block(names, None, score(moment, people, asked.columns, seen, scratch))
+    known = [known_of(moment, name, asked.items.get(name, ()), asked.bundles.get(name, ())) for name in names]
+    placed = [(row, who) for row, who in zip(rows, known, strict=True) if who.vector is not None]
+    if not placed:
+        return Block(names, known, None)
+    vectors = np.stack([who.vector for _, who in placed if who.vector is not None])
+    people = People(np.array([row for row, _ in placed]), vectors)
+    seen = UNSEEN
+    if asked.exclude_seen:
+        lengths = [len(who.seen) for _, who in placed]
+        seen = np.concatenate([who.seen for _, who in placed]), np.repeat(np.arange(len(placed)), lengths)
+    return Block(names, known, score(moment, people, asked.columns, seen, scratch))
 
 
-def ranked(
-    catalogue: Catalogue,
-    vectors: Floats,
-    seen: Sequence[Positions],
-    columns: Positions,
-    k: int,
-    scratch: Floats | None = None,
-) -> Iterator[tuple[Positions, Floats]]:
-    """For each of `vectors` (n, width): rows and scores of the k best of `columns` not in `seen`."""
-    few = 2 * len(columns) < len(catalogue)
-    if few:
-        scores = vectors @ catalogue.served.take(columns).T
-    else:
-        scores = catalogue.served.product(vectors, scratch)
-        if len(columns) < len(catalogue):
-            hidden = np.ones(len(catalogue), dtype=np.bool_)
-            hidden[columns] = False
-            scores[:, hidden] = -np.inf
-    for row, own in enumerate(seen):
-        if few:
-            place = np.searchsorted(columns, own)
-            inside = place < len(columns)
-            inside[inside] = columns[place[inside]] == own[inside]
-            scores[row, place[inside]] = -np.inf
-        else:
-            scores[row, own] = -np.inf
-    for line, chosen in zip(scores, best_of_rows(scores, k), strict=True):
-        yield (columns[chosen] if few else chosen), line[chosen]
+def _with_strangers(catalogue: Catalogue, asked: Asked, known: list[Known], ranked: Ranked) -> Ranked:
+    """With lists for those of whom nothing is known, each in its place."""
+    others = iter(ranked.split())
+    lists = [_popular_and_new(catalogue, asked, who) if who.vector is None else next(others) for who in known]
+    counts = np.array([len(bundles) for bundles, _ in lists], dtype=np.int64)
+    bundles, scores = (np.concatenate(parts) for parts in zip(*lists, strict=True))
+    return Ranked(bundles, scores, counts)
 
 
-def _popular_and_new(catalogue: Catalogue, known: Known, asked: Asked) -> tuple[Positions, Floats]:
+def _popular_and_new(catalogue: Catalogue, asked: Asked, known: Known) -> tuple[Positions, Floats]:
     """By turns the most popular bundle and the newest new one (of equally often recorded ones)."""
     columns = np.setdiff1d(asked.columns, known.seen) if asked.exclude_seen else asked.columns
     new = columns[catalogue.is_new[columns]]
@@ -181,3 +240,51 @@ def _popular_and_new(catalogue: Catalogue, known: Known, asked: Asked) -> tuple[
     turns = np.concatenate([2 * np.arange(len(popular)), 2 * np.arange(len(newest)) + 1])
     rows = np.concatenate([popular, newest])[np.argsort(turns)][: asked.k]
     return rows, (1 / np.arange(1, len(rows) + 1)).astype(np.float32)
+
+
+@dataclass
+class Found:
+    """Lists as they are found, block by block; `ids` are those of the bundles."""
+
+    k: int
+    ids: list[str]
+    names: list[str] = field(default_factory=list)
+    parts: list[Ranked] = field(default_factory=list)
+    sources: dict[str, Source] = field(default_factory=dict)
+    short: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, block: Block, ranked: Ranked) -> None:
+        self.names.extend(block.names)
+        self.parts.append(ranked)
+        if block.known is None:
+            self.sources.update(dict.fromkeys(block.names, "model"))
+        short = np.flatnonzero(ranked.counts < self.k).tolist()
+        for place in short if block.known is None else range(len(block.names)):
+            self._say(block, place, int(ranked.counts[place]))
+
+    def _say(self, block: Block, place: int, count: int) -> None:
+        user = block.names[place]
+        if block.known is not None:
+            self.sources[user] = block.known[place].source
+            self.notes.extend(block.known[place].notes)
+        if count < self.k:
+            self.short[user] = count
+            self.notes.append(
+                f"user {shortened(user)}: {count} instead of {self.k}, there are no more candidates"
+            )
+
+    def answer(self) -> Recommendations:
+        answer = Recommendations(self._rows, sum(len(part.bundles) for part in self.parts))
+        answer.sources, answer.short, answer.notes = self.sources, self.short, self.notes
+        return answer
+
+    def _rows(self) -> list[Recommendation]:
+        counts = [count for part in self.parts for count in part.counts.tolist()]
+        columns = (
+            chain.from_iterable(map(repeat, self.names, counts)),
+            (self.ids[row] for part in self.parts for row in part.bundles.tolist()),
+            (score for part in self.parts for score in part.scores.tolist()),
+            chain.from_iterable(range(1, count + 1) for count in counts),
+        )
+        return list(map(Recommendation._make, zip(*columns, strict=True)))

@@ -12,6 +12,8 @@ from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.ids import Ids
 from coheat.recommender.ranking import Positions
 
+STRETCH = 1 << 20
+
 
 class Csr:
     """A training relation: the columns of a row, and the rows of a column."""
@@ -22,13 +24,23 @@ class Csr:
     def row(self, row: int) -> Positions:
         return self.indices[self.indptr[row] : self.indptr[row + 1]].astype(np.int64)
 
+    def entries(self, rows: Positions) -> tuple[Positions, Positions]:
+        """All columns of these rows, one after the other; and the place in `rows` that each belongs to."""
+        starts, ends = self.indptr[rows], self.indptr[rows + 1]
+        counts = (ends - starts).astype(np.int64)
+        places = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        return self.indices[places].astype(np.int64), np.repeat(np.arange(len(rows)), counts)
+
     def column(self, column: int) -> Positions:
         entries = np.flatnonzero(self.indices == column)
         return (np.searchsorted(self.indptr, entries, side="right") - 1).astype(np.int64)
 
     def degrees(self, n_columns: int) -> Positions:
         """How many rows each column has."""
-        return np.bincount(self.indices, minlength=n_columns).astype(np.int64)
+        total = np.zeros(n_columns, dtype=np.int64)
+        for start in range(0, len(self.indices), STRETCH):  # in stretches: each is copied to be counted
+            total += np.bincount(self.indices[start : start + STRETCH], minlength=n_columns)
+        return total
 
 
 class Taken:
@@ -48,6 +60,25 @@ class Taken:
             return trained
         since = [catalogue.find(name) for name in tuple(self.by_user[user])]
         return np.concatenate([trained, np.array([row for row in since if row is not None], dtype=np.int64)])
+
+    def pairs_of(
+        self, names: Sequence[str], rows: Positions, catalogue: Catalogue
+    ) -> tuple[Positions, Positions]:
+        """What users of training took, now or then: bundle rows, and the place in `names` of each taker.
+
+        `rows` are the users' rows in training.
+        """
+        bundles, takers = self.trained.entries(rows)
+        if not self.by_user:
+            return bundles, takers
+        since = [
+            (row, place)
+            for place, name in enumerate(names)
+            for bundle in tuple(self.by_user.get(name, ()))
+            if (row := catalogue.find(bundle)) is not None
+        ]
+        recorded = np.array(since, dtype=np.int64).reshape(-1, 2)
+        return np.concatenate([bundles, recorded[:, 0]]), np.concatenate([takers, recorded[:, 1]])
 
     def takers(self, bundle: str, row: int, catalogue: Catalogue) -> Positions:
         """Rows of the known users who took this bundle, now or in training."""

@@ -13,6 +13,12 @@ from coheat.recommender.ranking import Floats, Positions
 from coheat.recommender.taken import Taken
 
 
+def no_vectors(n_users: int, n_bundles: int) -> ServingVectors:
+    """What stands for the vectors of a model that has none: rows without columns."""
+    users, bundles = (np.zeros((n, 0), dtype=np.float32) for n in (n_users, n_bundles))
+    return ServingVectors(users, bundles, None, 1.0)
+
+
 class ServedModel:
     """A model's vectors and the rules of its views. Never changes."""
 
@@ -47,7 +53,13 @@ class ServedModel:
         served[:, self.affiliation] = (1 - weights) * plain[:, self.affiliation]
         return served
 
+    def check_has_vectors(self, wanted: str) -> None:
+        """Refuse what needs vectors for a model that scores in a way of its own."""
+        if not self.users.shape[1]:
+            raise ConfigError(f"this model scores in a way of its own, without vectors, so {wanted}")
+
     def check_places_new(self) -> None:
+        self.check_has_vectors("it cannot place bundles that it was not trained with; train again with them")
         if self.vectors.items is None:
             raise ConfigError("this model knows bundles only by their history, so it cannot place new ones")
 
