@@ -17,8 +17,8 @@ from coheat.graph.parallel import even_ranges, run_ranges, run_tasks
 BLOCK = 192
 """Rows per block of the pairwise products in `uniformity`: a block of 192 x 2048 floats stays in cache."""
 
-BLOCK_ENTRIES = 500_000
-"""Products per block of `log_partition`: 2 MB stay in cache, however many candidates there are."""
+BLOCK_ENTRIES = 250_000
+"""Products per block of `log_partition`: 1 MB stays in cache, however many candidates there are."""
 
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
@@ -177,16 +177,21 @@ def _log_partition(
     mean, the gradients are w_r / temperature * p_rs times the candidate, and times the anchor.
     """
     shares, log_counts = weights / weights.sum(), counts.log()
-    value, to_anchors, to_candidates = shares.new_zeros(()), torch.empty_like(anchors), candidates * 0
-    block = max(BLOCK_ENTRIES // len(candidates), 1)
+    value, to_anchors, to_candidates = (
+        shares.new_zeros(()),
+        torch.empty_like(anchors),
+        torch.zeros_like(candidates),
+    )
+    block = min(max(BLOCK_ENTRIES // len(candidates), 1), len(anchors))
+    scaled, buffer = anchors / temperature, anchors.new_empty(block, len(candidates))
     for start in range(0, len(anchors), block):
         rows = slice(start, start + block)
-        e = torch.addmm(log_counts, anchors[rows], candidates.t(), alpha=1 / temperature)
+        e = torch.mm(scaled[rows], candidates.t(), out=buffer[: len(anchors) - start]).add_(log_counts)
         top = e.amax(1, keepdim=True)  # subtracted, so that no exponential overflows
         totals = e.sub_(top).exp_().sum(1, keepdim=True)
         value = value + (shares[rows, None] * (top + totals.log())).sum()
         e.mul_(shares[rows, None] / (temperature * totals))
-        to_anchors[rows] = torch.mm(e, candidates)
+        torch.mm(e, candidates, out=to_anchors[rows])
         to_candidates.addmm_(e.t(), anchors[rows])
     return value, to_anchors, to_candidates
 
