@@ -2,6 +2,8 @@
 
 A preset file has the tables `[<preset>.model]` and `[<preset>.training]`. The preset `default` always
 exists, even without a file, and stands under every other: a preset says only what it has of its own.
+One's own preset, such as `coheat tune` writes, is named by the path of its file: a .toml with `[model]` and
+`[training]`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from coheat.models.base import Model
 from coheat.training import TrainingSettings
 
 PRESETS = Path(__file__).parent / "models" / "presets"
+PARTS = ("model", "training")
 
 
 def model_class(name: str) -> type[Model]:
@@ -36,9 +39,13 @@ def load_preset(model_name: str, preset: str) -> tuple[dict[str, Any], dict[str,
     """The values a preset sets for the model and for training; both may be empty."""
     model_class(model_name)
     tables = _tables(model_name)
-    if preset not in tables:
+    if preset.endswith(".toml"):
+        tables[preset] = _own(Path(preset))
+    elif preset not in tables:
         known = ", ".join(preset_names(model_name))
-        raise ConfigError(f"model {model_name!r} has no preset {preset!r}; it has: {known}")
+        raise ConfigError(
+            f"model {model_name!r} has no preset {preset!r}; it has: {known}; or name a .toml file"
+        )
     base, own = tables["default"], tables[preset]
     return (
         {**base.get("model", {}), **own.get("model", {})},
@@ -69,6 +76,14 @@ def resolve_settings(
 def _tables(model_name: str) -> dict[str, Any]:
     path = PRESETS / f"{model_name}.toml"
     return {"default": {}, **(read_toml(path) if path.exists() else {})}
+
+
+def _own(path: Path) -> dict[str, Any]:
+    tables = read_toml(path)
+    wrong = [name for name, table in tables.items() if name not in PARTS or not isinstance(table, dict)]
+    if wrong:
+        raise ConfigError(f"{path}: a preset has the tables [model] and [training], not {', '.join(wrong)}")
+    return tables
 
 
 def _unknown(key: str, model_name: str, config_class: type[Settings]) -> ConfigError:
