@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coheat.models.base import Model
 from coheat.models.bgcn import BGCN
+from coheat.models.cb2cf import CB2CF
 from coheat.models.ccfcrec import CCFCRec
 from coheat.models.clcrec import CLCRec
 from coheat.models.coheat import CoHeat
@@ -11,6 +12,8 @@ from coheat.models.counting import Counting
 from coheat.models.crosscbr import CrossCBR
 from coheat.models.cvar import CVAR
 from coheat.models.dropoutnet import DropoutNet
+from coheat.models.heater import Heater
+from coheat.models.gar_cf import GARCF
 from coheat.models.lightgcl import LightGCL
 from coheat.models.lightgcn import LightGCN
 from coheat.models.mfbpr import MFBPR
@@ -20,6 +23,7 @@ from coheat.models.simgcl import SimGCL
 
 MODELS: dict[str, type[Model]] = {
     "bgcn": BGCN,
+    "cb2cf": CB2CF,
     "ccfcrec": CCFCRec,
     "clcrec": CLCRec,
     "coheat": CoHeat,
@@ -27,6 +31,8 @@ MODELS: dict[str, type[Model]] = {
     "crosscbr": CrossCBR,
     "cvar": CVAR,
     "dropoutnet": DropoutNet,
+    "heater": Heater,
+    "gar-cf": GARCF,
     "lightgcl": LightGCL,
     "lightgcn": LightGCN,
     "mfbpr": MFBPR,
