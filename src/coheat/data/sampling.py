@@ -68,6 +68,24 @@ def draw_negatives(
     return drawn
 
 
+def draw_overlapping(
+    sets: Sparse, bundle_item: Sparse, share: float, otherwise: Indices, rng: np.random.Generator
+) -> Indices:
+    """For each set of items (n, n_items) a bundle that shares many of them, where any does; else `otherwise`.
+
+    It is drawn from the given share, those that overlap most, of the bundles that overlap at all.
+    """
+    overlaps = (sets @ bundle_item.T).tocsr()
+    places, drawn = rng.random(len(otherwise)), otherwise.copy()
+    for row in range(len(otherwise)):
+        part = slice(overlaps.indptr[row], overlaps.indptr[row + 1])
+        n_hard = int(np.ceil(share * (part.stop - part.start)))
+        if n_hard:
+            order = np.argsort(-overlaps.data[part], kind="stable")
+            drawn[row] = overlaps.indices[part][order[int(places[row] * n_hard)]]
+    return drawn
+
+
 def triples(
     user_bundle: Sparse,
     batch_size: int,

@@ -12,8 +12,8 @@ from coheat.models.counting import Counting
 from coheat.models.crosscbr import CrossCBR
 from coheat.models.cvar import CVAR
 from coheat.models.dropoutnet import DropoutNet
-from coheat.models.heater import Heater
 from coheat.models.gar_cf import GARCF
+from coheat.models.heater import Heater
 from coheat.models.lightgcl import LightGCL
 from coheat.models.lightgcn import LightGCN
 from coheat.models.mfbpr import MFBPR
@@ -31,8 +31,8 @@ MODELS: dict[str, type[Model]] = {
     "crosscbr": CrossCBR,
     "cvar": CVAR,
     "dropoutnet": DropoutNet,
-    "heater": Heater,
     "gar-cf": GARCF,
+    "heater": Heater,
     "lightgcl": LightGCL,
     "lightgcn": LightGCN,
     "mfbpr": MFBPR,
