@@ -64,7 +64,9 @@ def in_a_loop(
 def test_loss_and_gradients_equal_the_dense_computation(candidates: str, temperature: float) -> None:
     data, batch = small_data(), some_triples()
     settings = {"embedding_size": 6, "n_layers": 2, "rank": 3, "contrast_weight": 0.7, "weight_decay": 0.3}
-    config = LightGCLConfig.create({**settings, "candidates": candidates, "temperature": temperature})
+    config = LightGCLConfig.create(
+        {**settings, "candidates": candidates, "contrast_temperature": temperature}
+    )
     model = LightGCL(data, config, Randomness(0))
     users, bundles = tables(model)
     user_layers, bundle_layers = dense_layers(interactions(data), users, bundles, 2)

@@ -55,7 +55,7 @@ def test_loss_and_gradients_equal_the_dense_computation(candidates: str) -> None
         "contrast_weight": 0.7,
         "weight_decay": 0.3,
     }
-    config = SGLConfig.create({**settings, "candidates": candidates, "temperature": 0.5})
+    config = SGLConfig.create({**settings, "candidates": candidates, "contrast_temperature": 0.5})
     model = SGL(data, config, Randomness(0))
     model.begin_epoch(Progress(3, 10))
     users, bundles = tables(model)

@@ -22,7 +22,7 @@ from coheat.models.simgcl import SimGCL, SimGCLConfig
 from coheat.rng import Randomness
 
 SETTINGS = SimGCLConfig(
-    embedding_size=6, n_layers=2, noise=0.2, contrast_weight=0.7, weight_decay=0.3, temperature=0.5
+    embedding_size=6, n_layers=2, noise=0.2, contrast_weight=0.7, weight_decay=0.3, contrast_temperature=0.5
 )
 
 

@@ -48,7 +48,7 @@ class LightGCLConfig(LightGCNConfig):
     n_layers: int = Field(2, ge=1, description="layers K of the graph convolution")
     rank: int = Field(5, ge=1, description="rank q of the summary")
     contrast_weight: float = Field(0.2, ge=0, description="weight of the contrast (lambda_1)")
-    temperature: float = Field(0.2, gt=0, description="temperature t of the contrast")
+    contrast_temperature: float = Field(0.2, gt=0, description="temperature t of the contrast")
     candidates: Candidates = Field(
         "all", description="contrast with all users and bundles, or with those of the batch"
     )
@@ -94,7 +94,7 @@ class LightGCL(LightGCN):
         summary_users, summary_bundles = self.summary_outputs(user_layers[:-1], bundle_layers[:-1])
         met = np.concatenate([batch.positives, batch.negatives])
         sides = [(summary_users, users, batch.users), (summary_bundles, bundles, met)]
-        value = contrast(sides, config.temperature, config.candidates, OWN_LIMIT)
+        value = contrast(sides, config.contrast_temperature, config.candidates, OWN_LIMIT)
         return {
             "bpr": self.ranking(users, bundles, batch),
             "contrast": config.contrast_weight * value,

@@ -36,7 +36,7 @@ class SGLConfig(LightGCNConfig):
 
     dropout: float = Field(0.1, ge=0, lt=1, description="share of interactions left out of each graph")
     contrast_weight: float = Field(0.1, ge=0, description="weight of the contrast (lambda_1)")
-    temperature: float = Field(0.2, gt=0, description="temperature t of the contrast")
+    contrast_temperature: float = Field(0.2, gt=0, description="temperature t of the contrast")
     candidates: Candidates = Field(
         "all", description="contrast with all users and bundles, or with those of the batch"
     )
@@ -60,5 +60,5 @@ class SGL(LightGCN):
             map(normalize, self.outputs(selection)) for selection in self.damaged
         )
         sides = [(users, other_users, batch.users), (bundles, other_bundles, batch.positives)]
-        value = contrast(sides, config.temperature, config.candidates)
+        value = contrast(sides, config.contrast_temperature, config.candidates)
         return {**super().loss(batch), "contrast": config.contrast_weight * value}

@@ -45,7 +45,7 @@ class SimGCLConfig(LightGCNConfig):
         0.1, ge=0, description="length of the step added to each propagated vector (epsilon)"
     )
     contrast_weight: float = Field(0.5, ge=0, description="weight of the contrast (lambda)")
-    temperature: float = Field(0.2, gt=0, description="temperature t of the contrast")
+    contrast_temperature: float = Field(0.2, gt=0, description="temperature t of the contrast")
 
 
 class SimGCL(LightGCN):
@@ -94,7 +94,7 @@ class SimGCL(LightGCN):
         return {
             "bpr": self.ranking(users, bundles, batch),
             "contrast": config.contrast_weight
-            * infonce([_views(*p) for p in pairs], config.temperature).sum(),
+            * infonce([_views(*p) for p in pairs], config.contrast_temperature).sum(),
             "decay": config.weight_decay * torch.stack(lengths).sum() / len(batch),
         }
 
