@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ import numpy as np
 from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
 from coheat.recommender.checks import candidate_rows, check_k
-from coheat.recommender.lists import NOBODY, UNSEEN, Moment, Ranked, Scored, ahead, score, scratches
-from coheat.recommender.ranking import Positions
+from coheat.recommender.lists import UNSEEN, Moment, Ranked, Scored, ahead, score, scratches
+from coheat.recommender.ranking import Floats, Positions
 from coheat.recommender.scoring import BLOCK, People
 from coheat.storage import read_json, replacing_file, write_json
 
@@ -111,21 +113,17 @@ def _claim(out: Path, question: dict[str, Any]) -> None:
 
 def _lists(moment: Moment, columns: Positions, users: range, k: int, exclude_seen: bool) -> Ranked:
     """The lists of these rows of users, one after the other."""
-    memory = scratches(moment, len(users))
 
-    def scored(number: int, start: int) -> Scored:
+    def job(start: int, scratch: Floats) -> Callable[[], Scored]:
         rows = np.arange(start, min(start + BLOCK, users.stop))
         people = People(rows, moment.model.users[rows])
         names = moment.taken.users.ids[start : start + len(rows)]
         seen = moment.taken.pairs_of(names, rows, moment.catalogue) if exclude_seen else UNSEEN
-        return score(moment, people, columns, seen, memory[number % len(memory)])
+        return partial(score, moment, people, columns, seen, scratch)
 
-    starts = enumerate(range(users.start, users.stop, BLOCK))
-    parts = [NOBODY, *(block.ranked(k) for block in ahead(scored(*place) for place in starts))]
-    bundles, scores, counts = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("bundles", "scores", "counts")
-    )
-    return Ranked(bundles, scores, counts)
+    starts = range(users.start, users.stop, BLOCK)
+    jobs = (job(*place) for place in zip(starts, cycle(scratches(moment, len(users))), strict=False))
+    return Ranked.joined([block.ranked(k) for block in ahead(jobs)])
 
 
 def _write_part(path: Path, user_ids: Sequence[str], bundle_ids: Sequence[str], found: Ranked) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from functools import partial
+from itertools import chain, cycle, repeat
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from coheat.recommender.taken import Taken
 from coheat.recommender.views import ServedModel
 
 NOTHING: Positions = np.zeros(0, dtype=np.int64)
+NO_SCORES: Floats = np.zeros(0, dtype=np.float32)
 T = TypeVar("T")
 
 
@@ -66,13 +68,21 @@ class Ranked:
     scores: Floats
     counts: Positions
 
+    @staticmethod
+    def joined(parts: Sequence[Ranked]) -> Ranked:
+        """The lists of all parts, one after the other."""
+        return Ranked(
+            np.concatenate([NOTHING, *(part.bundles for part in parts)]),
+            np.concatenate([NO_SCORES, *(part.scores for part in parts)]),
+            np.concatenate([NOTHING, *(part.counts for part in parts)]),
+        )
+
     def split(self) -> list[tuple[Positions, Floats]]:
         """Bundle rows and scores of each list."""
         ends = np.cumsum(self.counts)[:-1]
         return list(zip(np.split(self.bundles, ends), np.split(self.scores, ends), strict=True))
 
 
-NOBODY = Ranked(NOTHING, np.zeros(0, dtype=np.float32), NOTHING)
 UNSEEN = (NOTHING, NOTHING)
 
 
@@ -122,17 +132,20 @@ def score(
     return Scored(scores, None, seen)
 
 
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each made in a second thread while the one before is used.
+def ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """What each job returns; while that is used, the next one runs in a second thread.
 
-    The next block is multiplied while this one is ranked: neither can use all cores alone.
+    The next block is multiplied while this one is ranked: neither can use all cores alone. Jobs are drawn in
+    the caller's thread, so that the second one hardly ever needs Python's lock.
     """
-    iterator = iter(items)
     with ThreadPoolExecutor(1, "coheat-ahead") as thread:
-        coming = thread.submit(next, iterator, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, iterator, None)
-            yield item
+        running: Future[T] | None = None
+        for job in jobs:
+            before, running = running, thread.submit(job)
+            if before is not None:
+                yield before.result()
+        if running is not None:
+            yield running.result()
 
 
 def scratches(moment: Moment, n: int) -> list[Floats]:
@@ -180,45 +193,46 @@ class Block:
 
     names: Sequence[str]
     known: list[Known] | None
-    scored: Scored | None
-    """Of those with a vector, in their order; None where nobody has one."""
+    people: People
+    """Those with a vector, in their order."""
+    seen: tuple[Positions, Positions]
 
 
 def recommend(moment: Moment, asked: Asked) -> Recommendations:
     """The answer to a question."""
     memory = scratches(moment, len(asked.users))
     starts = range(0, len(asked.users), BLOCK)
-    blocks = (
-        _block(moment, asked, asked.users[start : start + BLOCK], memory[number % len(memory)])
-        for number, start in enumerate(starts)
-    )
+
+    def scored(block: Block, scratch: Floats) -> tuple[Block, Scored]:
+        return block, score(moment, block.people, asked.columns, block.seen, scratch)
+
+    blocks = (_block(moment, asked, asked.users[start : start + BLOCK]) for start in starts)
+    jobs = (partial(scored, block, scratch) for block, scratch in zip(blocks, cycle(memory), strict=False))
     found = Found(asked.k, moment.catalogue.ids)
-    for block in ahead(blocks) if len(starts) > 1 else blocks:
-        ranked = block.scored.ranked(asked.k) if block.scored else NOBODY
-        if block.known and len(ranked.counts) < len(block.known):
+    for block, scores in ahead(jobs) if len(starts) > 1 else (job() for job in jobs):
+        ranked = scores.ranked(asked.k)
+        if block.known and len(block.people) < len(block.known):
             ranked = _with_strangers(moment.catalogue, asked, block.known, ranked)
         found.add(block, ranked)
     return found.answer()
 
 
-def _block(moment: Moment, asked: Asked, names: Sequence[str], scratch: Floats) -> Block:
-    """Look the users up and score them."""
+def _block(moment: Moment, asked: Asked, names: Sequence[str]) -> Block:
+    """Look the users up."""
     rows = np.array([moment.taken.users.rows.get(name, -1) for name in names], dtype=np.int64)
     if (rows >= 0).all() and not (asked.items or asked.bundles):
-        people = People(rows, moment.model.users[rows])
         seen = moment.taken.pairs_of(names, rows, moment.catalogue) if asked.exclude_seen else UNSEEN
-        return Block(names, None, score(moment, people, asked.columns, seen, scratch))
+        return Block(names, None, People(rows, moment.model.users[rows]), seen)
     known = [known_of(moment, name, asked.items.get(name, ()), asked.bundles.get(name, ())) for name in names]
-    placed = [(row, who) for row, who in zip(rows, known, strict=True) if who.vector is not None]
-    if not placed:
-        return Block(names, known, None)
-    vectors = np.stack([who.vector for _, who in placed if who.vector is not None])
-    people = People(np.array([row for row, _ in placed]), vectors)
-    seen = UNSEEN
-    if asked.exclude_seen:
-        lengths = [len(who.seen) for _, who in placed]
-        seen = np.concatenate([who.seen for _, who in placed]), np.repeat(np.arange(len(placed)), lengths)
-    return Block(names, known, score(moment, people, asked.columns, seen, scratch))
+    placed = [who for who in known if who.vector is not None]
+    vectors = np.zeros((len(placed), moment.model.users.shape[1]), dtype=np.float32)
+    for place, who in enumerate(placed):
+        vectors[place] = who.vector
+    people = People(rows[[who.vector is not None for who in known]], vectors)
+    if not (placed and asked.exclude_seen):
+        return Block(names, known, people, UNSEEN)
+    takers = np.repeat(np.arange(len(placed)), [len(who.seen) for who in placed])
+    return Block(names, known, people, (np.concatenate([who.seen for who in placed]), takers))
 
 
 def _with_strangers(catalogue: Catalogue, asked: Asked, known: list[Known], ranked: Ranked) -> Ranked:
@@ -247,7 +261,7 @@ class Found:
     """Lists as they are found, block by block; `ids` are those of the bundles."""
 
     k: int
-    ids: list[str]
+    ids: Sequence[str]
     names: list[str] = field(default_factory=list)
     parts: list[Ranked] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
@@ -255,24 +269,19 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def add(self, block: Block, ranked: Ranked) -> None:
+        """Keep a block's lists, and what there is to say about them."""
         self.names.extend(block.names)
         self.parts.append(ranked)
         if block.known is None:
             self.sources.update(dict.fromkeys(block.names, "model"))
-        short = np.flatnonzero(ranked.counts < self.k).tolist()
-        for place in short if block.known is None else range(len(block.names)):
-            self._say(block, place, int(ranked.counts[place]))
-
-    def _say(self, block: Block, place: int, count: int) -> None:
-        user = block.names[place]
-        if block.known is not None:
-            self.sources[user] = block.known[place].source
-            self.notes.extend(block.known[place].notes)
-        if count < self.k:
-            self.short[user] = count
-            self.notes.append(
-                f"user {shortened(user)}: {count} instead of {self.k}, there are no more candidates"
-            )
+        for place, (user, count) in enumerate(zip(block.names, ranked.counts.tolist(), strict=True)):
+            if block.known is not None:
+                self.sources[user] = block.known[place].source
+                self.notes.extend(block.known[place].notes)
+            if count < self.k:
+                self.short[user] = count
+                said = f"user {shortened(user)}: {count} instead of {self.k}, there are no more candidates"
+                self.notes.append(said)
 
     def answer(self) -> Recommendations:
         answer = Recommendations(self._rows, sum(len(part.bundles) for part in self.parts))
@@ -280,11 +289,12 @@ class Found:
         return answer
 
     def _rows(self) -> list[Recommendation]:
-        counts = [count for part in self.parts for count in part.counts.tolist()]
+        whole = Ranked.joined(self.parts)
+        counts = whole.counts.tolist()
         columns = (
             chain.from_iterable(map(repeat, self.names, counts)),
-            (self.ids[row] for part in self.parts for row in part.bundles.tolist()),
-            (score for part in self.parts for score in part.scores.tolist()),
+            map(self.ids.__getitem__, whole.bundles.tolist()),
+            whole.scores.tolist(),
             chain.from_iterable(range(1, count + 1) for count in counts),
         )
         return list(map(Recommendation._make, zip(*columns, strict=True)))
