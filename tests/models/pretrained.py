@@ -53,8 +53,10 @@ def content(model: Model, bundle: int, exponent: float = 0.5) -> npt.NDArray[np.
     total = np.zeros(table.shape[1])
     for item in items:
         total += table[item]
-    bias = bag.state_dict().get("bias")
-    return total / len(items) ** exponent + (np.zeros(1) if bias is None else double(bias))
+    scale: float = len(items) ** exponent
+    if "bias" in dict(bag.named_parameters()):
+        return total / scale + double(bag.get_parameter("bias"))
+    return total / scale
 
 
 def head(module: torch.nn.Module, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
