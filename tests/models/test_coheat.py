@@ -76,7 +76,7 @@ def test_torch_operations_equal_the_kernels(monkeypatch: pytest.MonkeyPatch) -> 
     results: list[list[torch.Tensor | None]] = []
     for forced in (False, True):
         if forced:
-            monkeypatch.setattr(bipartite, "_by_kernels", lambda x: False)
+            monkeypatch.setattr(bipartite, "by_kernels", lambda x: False)
         model.zero_grad()
         terms = model.loss(batch)
         torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]

@@ -199,11 +199,11 @@ class _KernelProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, propagation: Propagation) -> Tensor:
         ctx.propagation = propagation
-        return propagation.gather(_array(x))
+        return propagation.gather(array(x))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.propagation.transposed.gather(_array(gradients[0])), None
+        return ctx.propagation.transposed.gather(array(gradients[0])), None
 
 
 class _KernelConvolution(torch.autograd.Function):
@@ -214,7 +214,7 @@ class _KernelConvolution(torch.autograd.Function):
         ctx: Any, left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
     ) -> tuple[Tensor, Tensor]:
         ctx.sides, ctx.scale, ctx.lengths = (to_left, to_right), np.float32(scale), []
-        tables = _array(left), _array(right)
+        tables = array(left), array(right)
         outputs = []
         for side, (rows, p) in enumerate(ctx.sides):
             out, lengths = torch.empty(p.n_targets, left.shape[1]), np.empty(p.n_targets, dtype=np.float32)
@@ -229,8 +229,8 @@ class _KernelConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """A table's gradient: what its rows passed on to the other side, plus what came to its own rows."""
-        left, right, *outputs = (_array(tensor) for tensor in ctx.saved_tensors)
-        arrays = [_array(gradient) for gradient in gradients]
+        left, right, *outputs = (array(tensor) for tensor in ctx.saved_tensors)
+        arrays = [array(gradient) for gradient in gradients]
         found = []
         for side, (rows, p) in enumerate(ctx.sides):
             message = np.empty_like(arrays[side])
@@ -244,12 +244,14 @@ class _KernelConvolution(torch.autograd.Function):
         return to_left, to_right, None, None, None
 
 
-def _array(x: Tensor) -> npt.NDArray[np.float32]:
-    array: npt.NDArray[np.float32] = x.detach().contiguous().numpy()
-    return array
+def array(x: Tensor) -> npt.NDArray[np.float32]:
+    """The numbers of a tensor, for a kernel."""
+    numbers: npt.NDArray[np.float32] = x.detach().contiguous().numpy()
+    return numbers
 
 
-def _by_kernels(x: Tensor) -> bool:
+def by_kernels(x: Tensor) -> bool:
+    """Whether the compiled kernels can work on this tensor."""
     return x.device.type == "cpu" and x.dtype == torch.float32
 
 
@@ -264,7 +266,7 @@ def torch_product(x: Tensor, propagation: Propagation) -> Tensor:
 
 def multiply(x: Tensor, propagation: Propagation) -> Tensor:
     """propagation @ x (n_targets, d), differentiable in x."""
-    if not _by_kernels(x):
+    if not by_kernels(x):
         return torch_product(x, propagation)
     product: Tensor = _KernelProduct.apply(x, propagation)  # type: ignore[no-untyped-call]
     return product
@@ -289,7 +291,7 @@ def convolution(
 
     The propagated rows are multiplied by `scale`, or brought to length 1 where it is 0.
     """
-    if not _by_kernels(left):
+    if not by_kernels(left):
         return torch_convolution(left, right, to_left, to_right, scale)
     outputs: tuple[Tensor, Tensor] = _KernelConvolution.apply(left, right, to_left, to_right, scale)  # type: ignore[no-untyped-call]
     return outputs

@@ -21,15 +21,20 @@ def _mix(x, multiplier):
 
 
 @compiled
+def _hashed(e, low_key, high_key):
+    """A hash of e and the keys: 32 bits."""
+    x = _mix(np.uint32(np.uint32(e) ^ low_key), np.uint32(0x21F0AAAD))
+    x = _mix(np.uint32(x + high_key), np.uint32(0x735A2D97))
+    x = _mix(np.uint32(x ^ low_key), np.uint32(0x7FEB352D))
+    return np.uint32(x ^ (x >> np.uint32(15)))
+
+
+@compiled
 def draw_mask(start, stop, low_key, high_key, threshold, mask):
     """mask[e] = 1 where a hash of (keys, e) is at least `threshold`: an edge stays with probability
     1 - threshold / 2**32. Hashing needs no state, so ranges can be drawn by different threads."""
     for e in range(start, stop):
-        x = _mix(np.uint32(np.uint32(e) ^ low_key), np.uint32(0x21F0AAAD))
-        x = _mix(np.uint32(x + high_key), np.uint32(0x735A2D97))
-        x = _mix(np.uint32(x ^ low_key), np.uint32(0x7FEB352D))
-        x = np.uint32(x ^ (x >> np.uint32(15)))
-        mask[e] = np.uint8(x >= threshold)
+        mask[e] = np.uint8(_hashed(e, low_key, high_key) >= threshold)
 
 
 @compiled
@@ -190,6 +195,64 @@ def add_rows(start, stop, rows, x, out):
         target, row = out[rows[t]], x[t]
         for j in range(width):
             target[j] += row[j]
+
+
+@compiled
+def unit_rows(start, stop, x, out, lengths):
+    """out[t] = x[t] / |x[t]|, or 0 for a row of zeros; lengths[t] = |x[t]|."""
+    width = x.shape[1]
+    for t in range(start, stop):
+        row, scaled, total = x[t], out[t], np.float32(0.0)
+        for j in range(width):
+            total += row[j] * row[j]
+        lengths[t] = np.sqrt(total)
+        factor = np.float32(1.0) / lengths[t] if total > 0 else np.float32(0.0)
+        for j in range(width):
+            scaled[j] = row[j] * factor
+
+
+@compiled
+def unit_rows_backward(start, stop, out, lengths, gradient, found):
+    """found[t] = (g - u <u, g>) / |x|, with u = out[t] and g = gradient[t]."""
+    width = out.shape[1]
+    for t in range(start, stop):
+        u, g, row, inner = out[t], gradient[t], found[t], np.float32(0.0)
+        for j in range(width):
+            inner += u[j] * g[j]
+        factor = np.float32(1.0) / lengths[t] if lengths[t] > 0 else np.float32(0.0)
+        for j in range(width):
+            row[j] = (g[j] - u[j] * inner) * factor
+
+
+@compiled
+def grow(start, stop, message, bias, own, low_key, high_key, threshold, scale, slope, out):
+    """out[t] = dropout([leaky_relu(message[t] + bias) ; own[t]]), dropping by the hash of `draw_mask`."""
+    width, total = message.shape[1], out.shape[1]
+    for t in range(start, stop):
+        first, second, row = message[t], own[t], out[t]
+        for j in range(width):
+            x = first[j] + bias[j]
+            row[j] = x if x > 0 else slope * x
+        for j in range(total - width):
+            row[width + j] = second[j]
+        for j in range(total):
+            factor = scale if _hashed(t * total + j, low_key, high_key) >= threshold else np.float32(0.0)
+            row[j] *= factor
+
+
+@compiled
+def grow_backward(start, stop, low_key, high_key, threshold, scale, slope, out, gradient, message, own):
+    """Gradients of the two inputs of `grow`; the sign of what came out is that of what went in."""
+    width, total = message.shape[1], out.shape[1]
+    for t in range(start, stop):
+        row, g, to_message, to_own = out[t], gradient[t], message[t], own[t]
+        for j in range(total):
+            factor = scale if _hashed(t * total + j, low_key, high_key) >= threshold else np.float32(0.0)
+            value = g[j] * factor
+            if j < width:
+                to_message[j] = value if row[j] > 0 else slope * value
+            else:
+                to_own[j - width] = value
 
 
 @compiled

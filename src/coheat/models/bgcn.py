@@ -33,17 +33,17 @@ import torch
 from pydantic import Field
 from scipy import sparse
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, normalize
 
 from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.data.sampling import Triples, contains, draw_overlapping, triples
 from coheat.graph.bipartite import Direction, Propagation, multiply
+from coheat.graph.fused import grow, unit_rows
 from coheat.graph.prefetch import prefetched
 from coheat.graph.weighted import closest_rows, normalised
 from coheat.losses import bpr
 from coheat.models.base import Model, ModelConfig, Progress, Vectors
-from coheat.models.layers import dropout, linear, table
+from coheat.models.layers import linear, table
 from coheat.models.two_views import Rows
 from coheat.rng import Randomness
 
@@ -97,12 +97,12 @@ class Level(nn.Module):
         for k, transform in enumerate(self.transforms):
             assert isinstance(transform, nn.Linear)
             chosen = x.index_select(0, rows)
-            found.append(normalize(chosen) if k else chosen)
+            found.append(unit_rows(chosen) if k else chosen)
             final = k + 1 == len(self.transforms)
             # W A^ x = A^ (W x): propagating d numbers instead of (k + 1) d.
-            message = multiply(x @ transform.weight.t(), last if final else self.whole) + transform.bias
-            x = dropout(torch.cat([leaky_relu(message), chosen if final else x], 1), share, rng)
-        return torch.cat([*found, normalize(x)], 1)
+            message = multiply(x @ transform.weight.t(), last if final else self.whole)
+            x = grow(message, transform.bias, chosen if final else x, share, rng)
+        return torch.cat([*found, unit_rows(x)], 1)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class BGCN(Model):
             of_bundles, needed.bundle_nodes, needed.bundle_level, share, self.dropout_rng
         )
         n_users = needed.n_users
-        pooled = normalize(multiply(by_items[n_users:], needed.pooling))
+        pooled = unit_rows(multiply(by_items[n_users:], needed.pooling))
         users = torch.cat([by_items[:n_users], by_bundles[:n_users]], 1)
         return users, torch.cat([pooled, by_bundles[n_users:]], 1)
 
