@@ -5,53 +5,20 @@ Answers are written as JSON directly; the tests hold them against the documented
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
-from urllib.parse import unquote_to_bytes
+from typing import Any, Literal
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request
-from pydantic import AfterValidator
+from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
-from coheat.errors import CoheatError, DataError, UnknownIdError
-from coheat.recommender import Explanation, Recommender, SimilarBundle
-from coheat.service import explorer, schemas
+from coheat.errors import CoheatError
+from coheat.recommender import Explanation, Recommender
+from coheat.service import bundle_routes, explorer, schemas
+from coheat.service.asking import Limit, Offset, PathId, QueryId, QueryK, Search, answer, asked, state_of
 from coheat.service.problems import responses
-from coheat.service.schemas import MAX_ID, MAX_K
-from coheat.service.state import Conflict, State, Wanted, Written, require_bundle, require_user, shortage
+from coheat.service.state import State, Wanted, require_bundle, require_user, shortage
 
 router = APIRouter(prefix="/v1")
-
-
-def _decoded(sent: str) -> str:
-    """An id from a path: percent-encoded UTF-8, any character allowed (see `gate.py`)."""
-    try:
-        name = unquote_to_bytes(sent).decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError("an id in a path is percent-encoded UTF-8") from None
-    if not 1 <= len(name) <= MAX_ID:
-        raise ValueError(f"an id has 1 to {MAX_ID} characters")
-    return name
-
-
-PathId = Annotated[str, Path(description="Percent-encoded; a slash as %2F."), AfterValidator(_decoded)]
-QueryId = Annotated[str, Query(min_length=1, max_length=MAX_ID)]
-QueryK = Annotated[int, Query(ge=1, le=MAX_K)]
-Search = Annotated[str, Query(max_length=MAX_ID, description="Part of the id; upper or lower case.")]
-Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=100)]
-
-
-def _state(request: Request) -> State:
-    state: State = request.app.state.coheat
-    return state
-
-
-def _json(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    headers = {"Cache-Control": "no-store", **(headers or {})}
-    return Response(text.encode(), status, headers, "application/json")
 
 
 # --- lists --------------------------------------------------------------------------------------
@@ -72,12 +39,12 @@ async def recommendations(
     exclude_seen: bool = True,
 ) -> Response:
     """An unknown user gets popular and new bundles; `source` says so."""
-    found = await _state(request).recommend(user_id, Wanted(k, candidates, exclude_seen))
+    found = await state_of(request).recommend(user_id, Wanted(k, candidates, exclude_seen))
     rows = [
         {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": new}
         for row, new in found.rows
     ]
-    return _json({"user_id": user_id, "source": found.source, "recommendations": rows, "note": found.note})
+    return answer({"user_id": user_id, "source": found.source, "recommendations": rows, "note": found.note})
 
 
 @router.post(
@@ -89,7 +56,7 @@ async def recommendations(
 )
 async def recommendations_by_belongings(request: Request, question: schemas.Question) -> Response:
     """A user who was not in training is folded in from the given items and bundles. Changes nothing."""
-    return _json(await _asked(request, lambda model: _answer(model, question)))
+    return answer(await asked(request, lambda model: _answer(model, question)))
 
 
 def _answer(model: Recommender, question: schemas.Question) -> dict[str, Any]:
@@ -133,9 +100,9 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
         require_user(model, user_id)
         return require_bundle(model, bundle_id).explain(user_id, bundle_id)
 
-    found = await _state(request).ask(explain)
+    found = await state_of(request).ask(explain)
     shares = {view.name: view.share for view in found.views}
-    return _json(
+    return answer(
         {
             "user_id": found.user_id,
             "bundle_id": found.bundle_id,
@@ -152,159 +119,7 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
     )
 
 
-# --- bundles ------------------------------------------------------------------------------------
-
-
-@router.get("/bundles", response_model=schemas.BundlePage, responses=responses(), tags=["bundles"])
-async def bundles(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
-    """Search bundles by their id."""
-
-    def page(model: Recommender) -> dict[str, Any]:
-        names, following = explorer.search(model.bundle_ids, query, offset, limit)
-        rows = [_row(model, name) for name in names]
-        return {"bundles": rows, "next_offset": following}
-
-    return _json(await _state(request).ask(page))
-
-
-def _row(model: Recommender, name: str) -> dict[str, Any]:
-    found = model.bundle(name)
-    return {
-        "bundle_id": name,
-        "size": len(found.item_ids),
-        "popularity": found.popularity,
-        "is_new": found.is_new,
-    }
-
-
-@router.post(
-    "/bundles",
-    status_code=201,
-    response_model=schemas.Bundle,
-    responses=responses(409),
-    tags=["bundles"],
-    summary="Publish a bundle",
-)
-async def create_bundle(request: Request, bundle: schemas.NewBundle) -> Response:
-    """It can be recommended as soon as this is answered. Items the model does not know are reported and
-    left out; one it knows is enough. An id that is there already is refused: use PUT to replace it."""
-    try:
-        written = await _state(request).create_bundle(bundle.bundle_id, bundle.item_ids)
-    except Conflict as error:
-        raise HTTPException(409, str(error)) from None
-    return _json(_written(written), 201)
-
-
-@router.get("/bundles/{bundle_id}", response_model=schemas.Bundle, responses=responses(404), tags=["bundles"])
-async def bundle(request: Request, bundle_id: PathId) -> Response:
-    """What a bundle is made of, and how it stands."""
-    found = await _state(request).ask(lambda model: require_bundle(model, bundle_id).bundle(bundle_id))
-    return _json(_written(Written(found, [], created=False)))
-
-
-@router.put(
-    "/bundles/{bundle_id}",
-    response_model=schemas.Bundle,
-    responses={201: {"model": schemas.Bundle, "description": "Published."}, **responses()},
-    tags=["bundles"],
-    summary="Give a bundle other items, or publish it",
-)
-async def replace_bundle(request: Request, bundle_id: PathId, items: schemas.BundleItems) -> Response:
-    """What is known of the bundle by its history stays. The same again changes nothing."""
-    written = await _state(request).replace_bundle(bundle_id, items.item_ids)
-    return _json(_written(written), 201 if written.created else 200)
-
-
-@router.delete(
-    "/bundles/{bundle_id}",
-    status_code=204,
-    responses=responses(404),
-    response_class=Response,
-    tags=["bundles"],
-    summary="Take a bundle from the shelf",
-)
-async def remove_bundle(request: Request, bundle_id: PathId) -> Response:
-    """It is never recommended again, and who took it since training is forgotten."""
-    await _state(request).remove_bundle(bundle_id)
-    return Response(status_code=204)
-
-
-@router.get(
-    "/bundles/{bundle_id}/audience",
-    response_model=schemas.Audience,
-    responses=responses(404),
-    tags=["bundles"],
-    summary="The users whom a bundle suits best",
-)
-async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
-    found = await _state(request).ask(lambda model: require_bundle(model, bundle_id).audience(bundle_id, k))
-    return _json({"bundle_id": bundle_id, "audience": _listeners(found)})
-
-
-@router.get(
-    "/bundles/{bundle_id}/similar",
-    response_model=schemas.Similar,
-    responses=responses(404),
-    tags=["bundles"],
-    summary="The bundles most like one",
-)
-async def similar(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
-    rows = await _state(request).ask(
-        lambda model: _similar(model, require_bundle(model, bundle_id).similar_bundles(bundle_id, k))
-    )
-    return _json({"bundle_id": bundle_id, "similar": rows})
-
-
-@router.post(
-    "/previews",
-    response_model=schemas.Previewed,
-    responses=responses(),
-    tags=["bundles"],
-    summary="What a bundle would reach if it were published",
-)
-async def preview(request: Request, wanted: schemas.Preview) -> Response:
-    """Nothing is stored or changed."""
-
-    def look(model: Recommender) -> dict[str, Any]:
-        return {
-            "audience": _listeners(model.audience(k=wanted.k, items=wanted.item_ids)),
-            "similar": _similar(model, model.similar_bundles(k=wanted.k, items=wanted.item_ids)),
-            "unknown_item_ids": [
-                item for item in dict.fromkeys(wanted.item_ids) if item not in model.items.rows
-            ],
-        }
-
-    return _json(await _asked(request, look))
-
-
-def _written(written: Written) -> dict[str, Any]:
-    fields = asdict(written.bundle)
-    fields["is_added"] = fields.pop("origin") == "added"
-    return {**fields, "unknown_item_ids": written.unknown_item_ids}
-
-
-def _listeners(found: Any) -> list[dict[str, Any]]:
-    return [{"user_id": row.user_id, "score": row.score, "rank": row.rank} for row in found]
-
-
-def _similar(model: Recommender, found: list[SimilarBundle]) -> list[dict[str, Any]]:
-    return [
-        {
-            "bundle_id": row.bundle_id,
-            "similarity": row.similarity,
-            "rank": row.rank,
-            "is_new": model.is_new(row.bundle_id),
-        }
-        for row in found
-    ]
-
-
-async def _asked(request: Request, question: Any) -> Any:
-    """For ids that come in a body: an unknown one is not an address that is not there, so 422."""
-    try:
-        return await _state(request).ask(question)
-    except UnknownIdError as error:
-        raise DataError(str(error)) from None
+router.include_router(bundle_routes.router)
 
 
 # --- users, items, interactions -----------------------------------------------------------------
@@ -313,10 +128,10 @@ async def _asked(request: Request, question: Any) -> Any:
 @router.get("/users", response_model=schemas.UserPage, responses=responses(), tags=["users and items"])
 async def users(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
     """Search users by their id."""
-    names, following = await _state(request).ask(
+    names, following = await state_of(request).ask(
         lambda model: explorer.search(model.users.ids, query, offset, limit)
     )
-    return _json({"users": [{"user_id": name} for name in names], "next_offset": following})
+    return answer({"users": [{"user_id": name} for name in names], "next_offset": following})
 
 
 @router.get(
@@ -324,9 +139,9 @@ async def users(request: Request, query: Search = "", offset: Offset = 0, limit:
 )
 async def user(request: Request, user_id: PathId) -> Response:
     """What a user has: items and bundles of training, and the bundles recorded since."""
-    found = await _state(request).ask(lambda model: require_user(model, user_id))
+    found = await state_of(request).ask(lambda model: require_user(model, user_id))
     bundle_ids = list(dict.fromkeys([*found.bundle_ids, *found.recorded_ids]))
-    return _json(
+    return answer(
         {"user_id": user_id, "is_known": found.known, "item_ids": found.item_ids, "bundle_ids": bundle_ids}
     )
 
@@ -334,10 +149,10 @@ async def user(request: Request, user_id: PathId) -> Response:
 @router.get("/items", response_model=schemas.ItemPage, responses=responses(), tags=["users and items"])
 async def items(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
     """Search items by their id."""
-    names, following = await _state(request).ask(
+    names, following = await state_of(request).ask(
         lambda model: explorer.search(model.items.ids, query, offset, limit)
     )
-    return _json({"items": [{"item_id": name} for name in names], "next_offset": following})
+    return answer({"items": [{"item_id": name} for name in names], "next_offset": following})
 
 
 @router.post(
@@ -354,10 +169,10 @@ async def items(request: Request, query: Search = "", offset: Offset = 0, limit:
 async def record(request: Request, interaction: schemas.NewInteraction) -> Response:
     """The bundle leaves this user's lists, and its history weighs more for everybody. A user who was not
     in training may be named: what is recorded is what the lists are made from."""
-    found = await _state(request).record(interaction.user_id, interaction.bundle_id)
+    found = await state_of(request).record(interaction.user_id, interaction.bundle_id)
     fields = asdict(found)
     counted = fields.pop("counted")
-    return _json(fields, 201 if counted else 200)
+    return answer(fields, 201 if counted else 200)
 
 
 # --- the model ----------------------------------------------------------------------------------
@@ -366,7 +181,7 @@ async def record(request: Request, interaction: schemas.NewInteraction) -> Respo
 @router.get("/models", response_model=schemas.Model, responses=responses(), tags=["model"])
 async def model(request: Request) -> Response:
     """The model that answers, and what was written since it was trained."""
-    return _json(_described(_state(request)))
+    return answer(_described(state_of(request)))
 
 
 @router.post(
@@ -380,10 +195,10 @@ async def reload_model(request: Request) -> Response:
     """It is loaded and checked aside, takes over at one moment, and knows all that was written. On any
     fault the old one goes on, and the answer (422) says why."""
     try:
-        await _state(request).reload()
+        await state_of(request).reload()
     except CoheatError as error:
         raise HTTPException(422, f"the old model goes on: {error}") from None
-    return _json(_described(_state(request)))
+    return answer(_described(state_of(request)))
 
 
 def _described(state: State) -> dict[str, Any]:
@@ -405,4 +220,4 @@ def _described(state: State) -> dict[str, Any]:
 @router.get("/statistics", response_model=schemas.Statistics, responses=responses(), tags=["model"])
 async def statistics(request: Request) -> Response:
     """The model at a glance."""
-    return _json((await explorer.statistics(_state(request))).model_dump())
+    return answer((await explorer.statistics(state_of(request))).model_dump())

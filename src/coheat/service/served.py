@@ -12,6 +12,7 @@ import numpy as np
 
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
+from coheat.recommender.scoring import People
 from coheat.service.store import Store
 from coheat.storage import read_json
 
@@ -59,10 +60,14 @@ def load(run: Path, store: Store, generation: int) -> Served:
 
 def warm_up(served: Served) -> None:
     """Ask for some lists, so that the vectors are in memory; scores that are no numbers are refused."""
-    ids = served.recommender.users.ids
+    recommender = served.recommender
+    ids = recommender.users.ids
     step = max(1, len(ids) // WARMING_USERS)
-    rows = served.recommender.recommend(list(ids[::step][:WARMING_USERS]), k=10)
-    if not np.isfinite([row.score for row in rows]).all():
+    recommender.recommend(list(ids[::step][:WARMING_USERS]), k=10)
+    rows = np.arange(0, len(ids), step)[:WARMING_USERS]
+    moment = recommender.moment()
+    people = People(rows, moment.model.users[rows])
+    if not np.isfinite(moment.scoring.of_people(people, moment.catalogue, None, None)).all():
         raise ArtifactError("the model gives scores that are not finite numbers; train again")
 
 

@@ -1,0 +1,57 @@
+"""What all handlers share: ids and limits of a request, the state behind it, an answer as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Path, Query, Request
+from pydantic import AfterValidator
+from starlette.responses import Response
+
+from coheat.errors import DataError, UnknownIdError
+from coheat.recommender import Recommender
+from coheat.service.schemas import MAX_ID, MAX_K
+from coheat.service.state import State
+
+T = TypeVar("T")
+
+
+def _decoded(sent: str) -> str:
+    """An id from a path: percent-encoded UTF-8, any character allowed (see `gate.py`)."""
+    try:
+        name = unquote_to_bytes(sent).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("an id in a path is percent-encoded UTF-8") from None
+    if not 1 <= len(name) <= MAX_ID:
+        raise ValueError(f"an id has 1 to {MAX_ID} characters")
+    return name
+
+
+PathId = Annotated[str, Path(description="Percent-encoded; a slash as %2F."), AfterValidator(_decoded)]
+QueryId = Annotated[str, Query(min_length=1, max_length=MAX_ID)]
+QueryK = Annotated[int, Query(ge=1, le=MAX_K)]
+Search = Annotated[str, Query(max_length=MAX_ID, description="Part of the id; upper or lower case.")]
+Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+
+
+def state_of(request: Request) -> State:
+    state: State = request.app.state.coheat
+    return state
+
+
+def answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    headers = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(text.encode(), status, headers, "application/json")
+
+
+async def asked(request: Request, question: Callable[[Recommender], T]) -> T:
+    """For ids that come in a body: an unknown one is not an address that is not there, so 422."""
+    try:
+        return await state_of(request).ask(question)
+    except UnknownIdError as error:
+        raise DataError(str(error)) from None

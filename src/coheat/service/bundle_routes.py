@@ -1,0 +1,161 @@
+"""The routes of bundles: search, publish, read, replace, remove; audience, likeness, previews."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request
+from starlette.responses import Response
+
+from coheat.recommender import Recommender, SimilarBundle
+from coheat.service import explorer, schemas
+from coheat.service.asking import Limit, Offset, PathId, QueryK, Search, answer, asked, state_of
+from coheat.service.problems import responses
+from coheat.service.state import Conflict, Written, require_bundle
+
+router = APIRouter()
+
+
+@router.get("/bundles", response_model=schemas.BundlePage, responses=responses(), tags=["bundles"])
+async def bundles(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
+    """Search bundles by their id."""
+
+    def page(model: Recommender) -> dict[str, Any]:
+        names, following = explorer.search(model.bundle_ids, query, offset, limit)
+        rows = [_row(model, name) for name in names]
+        return {"bundles": rows, "next_offset": following}
+
+    return answer(await state_of(request).ask(page))
+
+
+def _row(model: Recommender, name: str) -> dict[str, Any]:
+    found = model.bundle(name)
+    return {
+        "bundle_id": name,
+        "size": len(found.item_ids),
+        "popularity": found.popularity,
+        "is_new": found.is_new,
+    }
+
+
+@router.post(
+    "/bundles",
+    status_code=201,
+    response_model=schemas.Bundle,
+    responses=responses(409),
+    tags=["bundles"],
+    summary="Publish a bundle",
+)
+async def create_bundle(request: Request, bundle: schemas.NewBundle) -> Response:
+    """It can be recommended as soon as this is answered. Items the model does not know are reported and
+    left out; one it knows is enough. An id that is there already is refused: use PUT to replace it."""
+    try:
+        written = await state_of(request).create_bundle(bundle.bundle_id, bundle.item_ids)
+    except Conflict as error:
+        raise HTTPException(409, str(error)) from None
+    return answer(_written(written), 201)
+
+
+@router.get("/bundles/{bundle_id}", response_model=schemas.Bundle, responses=responses(404), tags=["bundles"])
+async def bundle(request: Request, bundle_id: PathId) -> Response:
+    """What a bundle is made of, and how it stands."""
+    found = await state_of(request).ask(lambda model: require_bundle(model, bundle_id).bundle(bundle_id))
+    return answer(_written(Written(found, [], created=False)))
+
+
+@router.put(
+    "/bundles/{bundle_id}",
+    response_model=schemas.Bundle,
+    responses={201: {"model": schemas.Bundle, "description": "Published."}, **responses()},
+    tags=["bundles"],
+    summary="Give a bundle other items, or publish it",
+)
+async def replace_bundle(request: Request, bundle_id: PathId, items: schemas.BundleItems) -> Response:
+    """What is known of the bundle by its history stays. The same again changes nothing."""
+    written = await state_of(request).replace_bundle(bundle_id, items.item_ids)
+    return answer(_written(written), 201 if written.created else 200)
+
+
+@router.delete(
+    "/bundles/{bundle_id}",
+    status_code=204,
+    responses=responses(404),
+    response_class=Response,
+    tags=["bundles"],
+    summary="Take a bundle from the shelf",
+)
+async def remove_bundle(request: Request, bundle_id: PathId) -> Response:
+    """It is never recommended again, and who took it since training is forgotten."""
+    await state_of(request).remove_bundle(bundle_id)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/bundles/{bundle_id}/audience",
+    response_model=schemas.Audience,
+    responses=responses(404),
+    tags=["bundles"],
+    summary="The users whom a bundle suits best",
+)
+async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
+    found = await state_of(request).ask(lambda model: require_bundle(model, bundle_id).audience(bundle_id, k))
+    return answer({"bundle_id": bundle_id, "audience": _listeners(found)})
+
+
+@router.get(
+    "/bundles/{bundle_id}/similar",
+    response_model=schemas.Similar,
+    responses=responses(404),
+    tags=["bundles"],
+    summary="The bundles most like one",
+)
+async def similar(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
+    rows = await state_of(request).ask(
+        lambda model: _similar(model, require_bundle(model, bundle_id).similar_bundles(bundle_id, k))
+    )
+    return answer({"bundle_id": bundle_id, "similar": rows})
+
+
+@router.post(
+    "/previews",
+    response_model=schemas.Previewed,
+    responses=responses(),
+    tags=["bundles"],
+    summary="What a bundle would reach if it were published",
+)
+async def preview(request: Request, wanted: schemas.Preview) -> Response:
+    """Nothing is stored or changed."""
+
+    def look(model: Recommender) -> dict[str, Any]:
+        return {
+            "audience": _listeners(model.audience(k=wanted.k, items=wanted.item_ids)),
+            "similar": _similar(model, model.similar_bundles(k=wanted.k, items=wanted.item_ids)),
+            "unknown_item_ids": [
+                item for item in dict.fromkeys(wanted.item_ids) if item not in model.items.rows
+            ],
+        }
+
+    return answer(await asked(request, look))
+
+
+def _written(written: Written) -> dict[str, Any]:
+    fields = asdict(written.bundle)
+    fields["is_added"] = fields.pop("origin") == "added"
+    return {**fields, "unknown_item_ids": written.unknown_item_ids}
+
+
+def _listeners(found: Any) -> list[dict[str, Any]]:
+    return [{"user_id": row.user_id, "score": row.score, "rank": row.rank} for row in found]
+
+
+def _similar(model: Recommender, found: list[SimilarBundle]) -> list[dict[str, Any]]:
+    return [
+        {
+            "bundle_id": row.bundle_id,
+            "similarity": row.similarity,
+            "rank": row.rank,
+            "is_new": model.is_new(row.bundle_id),
+        }
+        for row in found
+    ]

@@ -1,0 +1,62 @@
+"""Models that cannot do all that CoHeat can: what there is is served, the rest is refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from factorisation import factorisation
+from service_client import with_client
+from test_artifact import describe
+
+from coheat.artifact import save_artifact
+from coheat.data.split import Split
+from coheat.errors import ArtifactError
+from coheat.models import MODELS
+from coheat.rng import Randomness
+from coheat.service.app import create_app
+
+
+def test_a_model_without_vectors_is_served_as_far_as_it_goes(planted: Split, tmp_path: Path) -> None:
+    model = MODELS["counting"](planted.train, MODELS["counting"].Config.create({}), Randomness(0))
+    save_artifact(tmp_path / "model", model, describe(model, "counting"))
+
+    async def check(client: httpx.AsyncClient) -> None:
+        found = (await client.get("/v1/recommendations/user-0-0?k=3")).json()
+        assert found["source"] == "model"
+        first = found["recommendations"][0]["bundle_id"]
+        taken = {"user_id": "user-0-0", "bundle_id": first}
+        assert (await client.post("/v1/interactions", json=taken)).status_code == 201
+        again = (await client.get("/v1/recommendations/user-0-0?k=3")).json()["recommendations"]
+        assert [row["bundle_id"] for row in again[:2]] == [
+            row["bundle_id"] for row in found["recommendations"][1:]
+        ]
+        audience = (await client.get("/v1/bundles/bundle-0-0/audience?k=4")).json()["audience"]
+        assert [row["rank"] for row in audience] == [1, 2, 3, 4]
+        new = {"bundle_id": "new", "item_ids": ["item-0-0"]}
+        for answer in (
+            await client.post("/v1/bundles", json=new),
+            await client.put("/v1/bundles/bundle-0-0", json={"item_ids": ["item-0-0"]}),
+            await client.post("/v1/previews", json={"item_ids": ["item-0-0"]}),
+            await client.get("/v1/bundles/bundle-0-0/similar"),
+            await client.get("/v1/explanations?user_id=user-0-0&bundle_id=bundle-0-0"),
+        ):
+            assert answer.status_code == 422
+            assert "in a way of its own, without vectors" in answer.json()["detail"]
+        assert (await client.delete("/v1/bundles/bundle-0-0")).status_code == 204
+        assert (await client.post("/v1/models/reload")).status_code == 200
+        assert (await client.get("/v1/bundles/bundle-0-0")).status_code == 404
+        assert (await client.get("/v1/statistics")).status_code == 200
+
+    with_client(tmp_path / "model", check)
+
+
+def test_scores_that_are_no_numbers_are_not_served(planted: Split, tmp_path: Path) -> None:
+    model = factorisation(planted.train)
+    with torch.no_grad():
+        model.bundles[-1] = float("nan")  # one bundle of many: it would never be listed
+    save_artifact(tmp_path / "model", model, describe(model))
+    with pytest.raises(ArtifactError, match="not finite"):
+        create_app(tmp_path / "model", tmp_path / "state")
