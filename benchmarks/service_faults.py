@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common import write_json
 from service_common import SMALL, Server, ask, in_path, write_random_artifact
 
 WRITERS = 4
@@ -149,6 +150,7 @@ def main() -> None:
     )
     options.add_argument("--kills", type=int, default=200, help="how many (default: 200)")
     options.add_argument("--seed", type=int, default=0, help="of the random moments (default: 0)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write what was found to this file")
     given = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="coheat-faults-") as place:
         write_random_artifact(Path(place) / "run", SMALL)
@@ -157,6 +159,7 @@ def main() -> None:
     print(f"{found['kills']} kills, {found['acknowledged']} acknowledged writes, {len(faults)} faults")
     for fault in faults:
         print(fault)
+    write_json(given.json, "service_faults", found)
     raise SystemExit(1 if faults else 0)
 
 

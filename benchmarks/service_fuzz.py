@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import schemathesis
+from common import write_json
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
@@ -94,13 +95,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--examples", type=int, default=200, help="of each kind per route (default: 200)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write what was found to this file")
     given_options = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="coheat-fuzz-") as place:
         write_random_artifact(Path(place) / "run", SMALL)
         answers = fire(Path(place) / "run", Path(place) / "state", given_options.examples)
     for label, counts in answers.items():
         print(f"{label:45}", ", ".join(f"{count} x {status}" for status, count in sorted(counts.items())))
-    print(f"{sum(sum(counts.values()) for counts in answers.values())} requests, no fault")
+    requests = sum(sum(counts.values()) for counts in answers.values())
+    print(f"{requests} requests, no fault")
+    statuses: Counter[int] = sum(answers.values(), Counter())
+    write_json(
+        given_options.json,
+        "service_fuzz",
+        {
+            "examples": given_options.examples,
+            "routes": len(answers),
+            "requests": requests,
+            "statuses": {str(status): count for status, count in sorted(statuses.items())},
+        },
+    )
 
 
 if __name__ == "__main__":

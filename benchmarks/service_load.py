@@ -2,7 +2,8 @@
 
 A model of iFashion's size (random vectors) is served by one process; this one sends requests at random
 moments of the given mean rate, as many users at once would, and measures each from the moment it was due,
-so that a service that falls behind cannot hide it. Then the rate is raised until it saturates.
+so that a service that falls behind cannot hide it. Then the rate is raised, by a quarter each time, until it
+saturates; requests that are not answered some seconds after the last was due count as errors.
 
     python benchmarks/service_load.py                        # 200 requests/s for 60 s, then saturation
     python benchmarks/service_load.py --seconds 10 --no-saturation
@@ -29,6 +30,9 @@ from service_common import IFASHION, Size, serving, write_random_artifact
 GOAL_P99_MS = 25.0
 CONNECTIONS = 64
 HEAD_OF_OK = b"HTTP/1.1 200"
+STEP = 1.25
+PATIENCE = 5.0
+"""Seconds that are waited for the last answers: an overloaded service must not hold up the measurement."""
 
 
 class Connections:
@@ -75,20 +79,28 @@ async def open_loop(port: int, rate: float, seconds: float, n_users: int, seed: 
         errors += not fine
         latencies.append(time.perf_counter() - started - due)
 
-    async with asyncio.TaskGroup() as tasks:
-        due = rng.expovariate(rate)
-        while due < seconds:
-            await asyncio.sleep(max(0.0, due - (time.perf_counter() - started)))
-            tasks.create_task(one(due))
-            due += rng.expovariate(rate)
+    tasks: dict[asyncio.Task[None], float] = {}
+    due = rng.expovariate(rate)
+    while due < seconds:
+        await asyncio.sleep(max(0.0, due - (time.perf_counter() - started)))
+        tasks[asyncio.create_task(one(due))] = due
+        due += rng.expovariate(rate)
+    answered, unanswered = await asyncio.wait(tasks, timeout=PATIENCE)
     took = time.perf_counter() - started
+    for task in unanswered:
+        task.cancel()
+    await asyncio.gather(*unanswered, return_exceptions=True)
+    for task in answered:
+        task.result()  # a mistake of ours would otherwise be lost
     connections.close()
+    errors += len(unanswered)
+    latencies += [took - tasks[task] for task in unanswered]
     p50, p95, p99, worst = np.percentile(latencies, [50, 95, 99, 100]) * 1000
     return {
         "rate": rate,
         "requests": len(latencies),
         "errors": errors,
-        "answered_per_second": len(latencies) / took,
+        "answered_per_second": (len(latencies) - errors) / took,
         "p50_ms": float(p50),
         "p95_ms": float(p95),
         "p99_ms": float(p99),
@@ -102,11 +114,11 @@ def measure(port: int, rate: float, seconds: float, n_users: int, seed: int = 0)
 
 def saturation(port: int, n_users: int, seconds: float = 10.0) -> list[dict[str, Any]]:
     """Ever higher rates until answers fail or no longer come within the goal."""
-    found = []
-    for rate in range(300, 5000, 100):
-        found.append(measure(port, rate, seconds, n_users, seed=rate))
-        if found[-1]["errors"] or found[-1]["p99_ms"] > 10 * GOAL_P99_MS:
-            break
+    found: list[dict[str, Any]] = []
+    rate = 300.0
+    while not found or not (found[-1]["errors"] or found[-1]["p99_ms"] > 10 * GOAL_P99_MS):
+        found.append(measure(port, round(rate), seconds, n_users, seed=round(rate)))
+        rate *= STEP
     return found
 
 

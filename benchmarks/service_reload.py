@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from common import write_json
 from service_common import Server, Size, ask, in_path, serving, write_random_artifact
 
 READERS = 3
@@ -88,6 +89,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--reloads", type=int, default=100, help="how many (default: 100)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write what was found to this file")
     given = options.parse_args()
     size = Size(5000, 3000, 4000, 128)
     with tempfile.TemporaryDirectory(prefix="coheat-reload-") as place:
@@ -99,6 +101,7 @@ def main() -> None:
     )
     for fault in found["faults"][:20]:
         print(fault)
+    write_json(given.json, "service_reload", found)
     raise SystemExit(1 if found["faults"] or found["failed"] else 0)
 
 
