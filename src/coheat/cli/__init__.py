@@ -39,6 +39,7 @@ COMMANDS = (
     "batch",
     "export",
     "reproduce",
+    "tune",
     "serve",
     "doctor",
 )

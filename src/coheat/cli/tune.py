@@ -1,0 +1,86 @@
+"""coheat tune: search for settings on validation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, print_json, problem
+
+
+@app.command()
+def tune(
+    directory: Path = typer.Argument(
+        ..., metavar="DIR", help="The data, with or without a split of its own."
+    ),
+    out: Path = typer.Option(..., metavar="STUDY", help="Where to keep the study."),
+    model: str = typer.Option("coheat", help="Which model."),
+    space: str = typer.Option(
+        "paper", help="What to search: paper, or a .toml file with a table [MODEL] of lists and ranges."
+    ),
+    trials: int = typer.Option(30, min=1, help="How many settings to try altogether."),
+    preset: str = typer.Option("default", help="Settings that are not searched: a name or a .toml file."),
+    metric: str = typer.Option("recall", help="recall or ndcg, at the best epoch on validation."),
+    seed: int = typer.Option(0, min=0, help="Same seed, same trials."),
+    scenario: str | None = typer.Option(None, help="How to split data that has no split. Default: all."),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="Change a setting that is not searched; repeatable."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print all trials as JSON."),
+) -> None:
+    """Search for the settings of a model that are best on validation; the test part is never read.
+
+    Trials that fall behind are cut short. Stopped or killed, the same command goes on; with more --trials it
+    adds to them. The best settings are written as a preset, STUDY/best.toml.
+
+    Examples:
+
+        coheat tune data/Youshu --preset youshu --space paper --trials 40 --out studies/youshu
+
+        coheat train data/Youshu --preset studies/youshu/best.toml --out runs/tuned
+    """
+    from coheat.config import parse_overrides
+    from coheat.errors import ConfigError
+    from coheat.training import TrainingInterrupted
+
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise ConfigError("coheat tune needs Optuna; install it with: pip install 'coheat[tune]'") from None
+    from coheat.experiments.tuning import tune as search
+
+    try:
+        study = search(
+            directory,
+            out,
+            model=model,
+            space=space,
+            trials=trials,
+            preset=preset,
+            metric=metric,
+            seed=seed,
+            scenario=scenario,
+            overrides=parse_overrides(settings),
+        )
+    except (KeyboardInterrupt, TrainingInterrupted):
+        problem("interrupted; everything is saved, and the same command goes on from here")
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(study.to_dict())
+        return
+    if study.best is not None and study.best.value is not None:
+        chosen = ", ".join(f"{key}={value}" for key, value in study.best.settings.items())
+        console.print(
+            f"{study.model}: best validation {study.metric} {study.best.value:.4f} of {len(study.trials)} "
+            f"trials, with {chosen}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(
+        f"next: coheat train {directory} --model {model} --preset {study.preset} --out RUN",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
