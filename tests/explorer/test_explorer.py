@@ -412,3 +412,18 @@ def test_a_key_is_asked_for_and_a_dead_service_is_a_sentence(
         page.one("input[value=new] + span").click()
         page.wait_for_text("#list .trouble", "The service does not answer")
     assert [message for message in page.complaints() if "ERR_CONNECTION_REFUSED" not in message] == []
+
+
+def test_a_model_that_cannot_explain_itself_still_shows_lists(
+    chrome: Chrome, explored_run: Path, tmp_path: Path
+) -> None:
+    train_run(explored_run.parent / "data", tmp_path / "run", "counting", overrides={"epochs": 1})
+    with serving(tmp_path / "run", tmp_path / "state") as served:
+        page = Page(chrome, served.url)
+        page.show_list_of("user-0-1")
+        assert "one score for everything it knows" in page.texts("#list .card .reason")[0]
+        bars = page.texts("#list .card .bars")
+        assert "Score" in bars[0]
+        assert "History" not in bars[0]
+        page.compose(["item-0-1"], "picnic")
+        page.wait_for_text("#audience", "without vectors")

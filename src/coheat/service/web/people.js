@@ -9,6 +9,7 @@ import { searchBox } from "./search.js";
 const SUGGESTED = 6;
 const SHOWN_ITEMS = 12;
 const SHOWN_CONTENTS = 8;
+const CANNOT_BE_ANSWERED = 422;
 
 let current = null;
 let turn = 0;
@@ -176,11 +177,21 @@ export async function showList() {
 }
 
 async function detail(userId, row) {
-  const [contents, why] = await Promise.all([
-    api.bundle(row.bundle_id),
-    api.explanation(userId, row.bundle_id),
-  ]);
+  const [contents, why] = await Promise.all([api.bundle(row.bundle_id), explained(userId, row)]);
   return { row, contents, why };
+}
+
+/** Why the bundle has its score; the score alone where the model cannot take it apart. */
+async function explained(userId, row) {
+  try {
+    return await api.explanation(userId, row.bundle_id);
+  } catch (error) {
+    if (error.status !== CANNOT_BE_ANSWERED) {
+      throw error;
+    }
+    const nothing = { bundle_items: [], user_items: [], user_bundles: [] };
+    return { history: 0, items: row.score, history_weight: null, ...nothing };
+  }
 }
 
 function draw(place, answer, details, owned, candidates) {
