@@ -246,13 +246,12 @@ def grow_backward(start, stop, low_key, high_key, threshold, scale, slope, out, 
     width, total = message.shape[1], out.shape[1]
     for t in range(start, stop):
         row, g, to_message, to_own = out[t], gradient[t], message[t], own[t]
-        for j in range(total):
+        for j in range(width):
             factor = scale if _hashed(t * total + j, low_key, high_key) >= threshold else np.float32(0.0)
-            value = g[j] * factor
-            if j < width:
-                to_message[j] = value if row[j] > 0 else slope * value
-            else:
-                to_own[j - width] = value
+            to_message[j] = g[j] * factor * (np.float32(1.0) if row[j] > 0 else slope)
+        for j in range(width, total):
+            factor = scale if _hashed(t * total + j, low_key, high_key) >= threshold else np.float32(0.0)
+            to_own[j - width] = g[j] * factor
 
 
 @compiled

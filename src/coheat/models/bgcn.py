@@ -199,10 +199,11 @@ class BGCN(Model):
         by_bundles = self.bundle_level(
             of_bundles, needed.bundle_nodes, needed.bundle_level, share, self.dropout_rng
         )
-        n_users = needed.n_users
-        pooled = unit_rows(multiply(by_items[n_users:], needed.pooling))
-        users = torch.cat([by_items[:n_users], by_bundles[:n_users]], 1)
-        return users, torch.cat([pooled, by_bundles[n_users:]], 1)
+        # Split, not sliced: the gradient of a slice is a whole table of zeros with the slice in it.
+        users, items = by_items.split([needed.n_users, len(by_items) - needed.n_users])
+        same_users, bundles = by_bundles.split([needed.n_users, len(by_bundles) - needed.n_users])
+        pooled = unit_rows(multiply(items, needed.pooling))
+        return torch.cat([users, same_users], 1), torch.cat([pooled, bundles], 1)
 
     def loss(self, batch: Prepared) -> dict[str, Tensor]:
         rows = batch.rows
