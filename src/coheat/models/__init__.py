@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coheat.models.base import Model
 from coheat.models.bgcn import BGCN
+from coheat.models.bundlenet import BundleNet
 from coheat.models.cb2cf import CB2CF
 from coheat.models.ccfcrec import CCFCRec
 from coheat.models.clcrec import CLCRec
@@ -13,6 +14,7 @@ from coheat.models.crosscbr import CrossCBR
 from coheat.models.cvar import CVAR
 from coheat.models.dropoutnet import DropoutNet
 from coheat.models.gar_cf import GARCF
+from coheat.models.gar_gnn import GARGNN
 from coheat.models.heater import Heater
 from coheat.models.lightgcl import LightGCL
 from coheat.models.lightgcn import LightGCN
@@ -23,6 +25,7 @@ from coheat.models.simgcl import SimGCL
 
 MODELS: dict[str, type[Model]] = {
     "bgcn": BGCN,
+    "bundlenet": BundleNet,
     "cb2cf": CB2CF,
     "ccfcrec": CCFCRec,
     "clcrec": CLCRec,
@@ -32,6 +35,7 @@ MODELS: dict[str, type[Model]] = {
     "cvar": CVAR,
     "dropoutnet": DropoutNet,
     "gar-cf": GARCF,
+    "gar-gnn": GARGNN,
     "heater": Heater,
     "lightgcl": LightGCL,
     "lightgcn": LightGCN,

@@ -1,0 +1,168 @@
+"""BundleNet (Deng, Wang, Zhao et al.; CIKM 2020): messages between users, bundles and items.
+
+Users, bundles and items are nodes of one graph with six directed relations: who took which bundle, who has
+which item, which bundle holds which item, and back. A layer (R-GCN) adds to a node's own vector the mean of
+its neighbours in each relation, each transformed by a matrix of the relation:
+
+    h'_x = leaky_relu( W_0 h_x + sum over relations r of W_r (mean of h_y over x's neighbours y in r) + bias )
+    W_r  = sum over m of a_rm V_m,     score(u, b) = <h_u, h_b> of the last layer
+
+The matrices V_m are shared by all relations of a layer. What is distinctive: an interaction must not be
+predicted from itself, so the batch's own positive edges are taken out of the graph before each step, in both
+directions, and the means are over what is left.
+
+Where we differ, as the method is usually run: BPR instead of binary cross-entropy, so that it is compared
+with the others on the same loss; vectors of width d throughout, instead of 32 and 16. A cold bundle's own
+vector would be one that training has used as a negative only, so it is 0, and the bundle is known by its
+items alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu
+
+from coheat.config import Settings
+from coheat.data.dataset import BundleData, pairs
+from coheat.data.sampling import Triples, triples
+from coheat.graph.bipartite import Direction, Propagation, multiply
+from coheat.graph.prefetch import prefetched
+from coheat.losses import bpr, dot_rows
+from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.layers import table
+from coheat.rng import Randomness
+
+USERS, BUNDLES, ITEMS = range(3)
+Nodes = list[Tensor]
+"""Vectors of all users, of all bundles and of all items."""
+Relations = dict[tuple[int, int], Propagation]
+"""The means over neighbours, by the kinds (that receive, that give)."""
+
+
+class BundleNetConfig(ModelConfig):
+    """Settings of BundleNet."""
+
+    weight_decay: float = Field(1e-5, ge=0, description="L2 weight, applied by Adam to all parameters")
+    n_layers: int = Field(2, ge=1, description="rounds of messages")
+    n_bases: int = Field(16, ge=1, description="matrices V that the relations of a layer are mixed from")
+    hide_batch: bool = Field(True, description="take the batch's own interactions out of the graph")
+
+
+class RelationalLayer(nn.Module):
+    """One round of messages."""
+
+    def __init__(self, width: int, n_bases: int, relations: Iterable[tuple[int, int]], rng: torch.Generator):
+        super().__init__()
+        self.relations = list(relations)
+        spread = (2 / (width + width)) ** 0.5  # Xavier normal, for the bases and for their mixtures alike
+        self.bases = nn.Parameter(spread * torch.randn(n_bases, width * width, generator=rng))
+        self.mixtures = nn.Parameter(n_bases**-0.5 * torch.randn(len(self.relations), n_bases, generator=rng))
+        self.own = nn.Parameter(spread * torch.randn(width, width, generator=rng))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, nodes: Nodes, means: Relations, kinds: Iterable[int]) -> Nodes:
+        """The new vectors of these kinds of nodes; the others stay empty."""
+        width = self.own.shape[0]
+        matrices = (self.mixtures @ self.bases).view(-1, width, width)
+        found = [nodes[0].new_zeros(0, width)] * len(nodes)
+        for kind in kinds:
+            total = nodes[kind] @ self.own + self.bias
+            for (target, source), matrix in zip(self.relations, matrices, strict=True):
+                if target == kind:
+                    total = total + transformed_mean(nodes[source], matrix, means[target, source])
+            found[kind] = leaky_relu(total)
+        return found
+
+
+def transformed_mean(x: Tensor, matrix: Tensor, mean: Propagation) -> Tensor:
+    """(mean @ x) @ matrix, transforming on the side that has fewer rows."""
+    if mean.n_targets < mean.n_sources:
+        return multiply(x, mean) @ matrix
+    return multiply(x @ matrix, mean)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch and the graph without its positive edges."""
+
+    triples: Triples
+    means: Relations
+
+
+class BundleNet(Model):
+    """See the module's text. Parameters: vectors of users, bundles and items, and the layers."""
+
+    Config: ClassVar[type[Settings]] = BundleNetConfig
+    places_cold_bundles: ClassVar[bool] = True
+    warm: Tensor
+
+    def __init__(self, data: BundleData, config: BundleNetConfig, rng: Randomness):
+        super().__init__(data, config, rng)
+        width = config.embedding_size
+        self.users = table(data.n_users, width, rng.torch_generator("users"))
+        self.bundles = table(data.n_bundles, width, rng.torch_generator("bundles"))
+        self.items = table(data.n_items, width, rng.torch_generator("items"))
+        warm = torch.from_numpy((data.popularity > 0).astype(np.float32))[:, None]
+        self.register_buffer("warm", warm, persistent=False)
+        matrices = {
+            (USERS, BUNDLES): data.user_bundle,
+            (USERS, ITEMS): data.user_item,
+            (BUNDLES, ITEMS): data.bundle_item,
+        }
+        self.directions = {kinds: Direction(matrix, "mean") for kinds, matrix in matrices.items()}
+        for (one, other), matrix in matrices.items():
+            self.directions[other, one] = Direction(matrix.T.tocsr(), "mean")
+        takers, taken = pairs(data.user_bundle)
+        self.edge_keys = takers * data.n_bundles + taken  # sorted, as edges are
+        self.backwards = np.argsort(taken, kind="stable")  # the edges in the order of bundles
+        self.layers = nn.ModuleList(
+            RelationalLayer(width, config.n_bases, self.directions, rng.torch_generator("layer", k))
+            for k in range(config.n_layers)
+        )
+
+    def batches(self, batch_size: int) -> Iterable[Prepared]:
+        """This epoch's batches, each prepared while the one before it is learned from."""
+        rng = self.rng.generator("batches", self.progress.epoch)
+        return prefetched(self.prepare(batch) for batch in triples(self.data.user_bundle, batch_size, rng))
+
+    def prepare(self, batch: Triples) -> Prepared:
+        """Take the batch's own edges out of the graph."""
+        means = self.whole()
+        if self.config.hide_batch:
+            mask = np.ones(len(self.edge_keys), dtype=np.uint8)
+            mask[np.searchsorted(self.edge_keys, batch.users * self.data.n_bundles + batch.positives)] = 0
+            means[USERS, BUNDLES] = self.directions[USERS, BUNDLES].select(None, mask)
+            means[BUNDLES, USERS] = self.directions[BUNDLES, USERS].select(None, mask[self.backwards])
+        for mean in means.values():
+            _ = mean.transposed  # now, since the backward pass will need it
+        return Prepared(batch, means)
+
+    def whole(self) -> Relations:
+        return {kinds: direction.full for kinds, direction in self.directions.items()}
+
+    def outputs(self, means: Relations) -> tuple[Tensor, Tensor]:
+        """Last layer of the users (n_users, d) and bundles (n_bundles, d)."""
+        nodes: Nodes = [self.users, self.bundles * self.warm, self.items]
+        for layer in self.layers[:-1]:
+            nodes = layer(nodes, means, (USERS, BUNDLES, ITEMS))
+        users, bundles, _ = self.layers[-1](nodes, means, (USERS, BUNDLES))
+        return users, bundles
+
+    def loss(self, batch: Prepared) -> dict[str, Tensor]:
+        users, bundles = self.outputs(batch.means)
+        taker, positive, negative = (
+            torch.from_numpy(ids).to(users.device)
+            for ids in (batch.triples.users, batch.triples.positives, batch.triples.negatives)
+        )
+        pairs_at = torch.cat([taker, taker]), torch.cat([positive, negative])
+        return {"bpr": bpr(*dot_rows(users, bundles, *pairs_at).chunk(2))}
+
+    def vectors(self) -> Vectors:
+        return Vectors(*self.outputs(self.whole()))
