@@ -1,9 +1,8 @@
 """`coheat batch` at scale: seconds per 100,000 users and peak memory, for growing numbers of users.
 
 The model is made up (random vectors of width 128, 27,694 bundles, 20 taken by each user) and lies on the disk
-like a trained one. Each size runs in a process of its own, so that its peak memory is its own. Vectors and
-training relations are mapped, so what grows with users is only their ids; `lists` is the peak above what the
-process held once the model was loaded.
+like a trained one. Each size runs in a process of its own, so that its peak memory is its own; it counts
+everything the process held at once, files mapped from the disk too.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,16 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from factorisation import factorisation
 from pyarrow import parquet
 from test_artifact import describe
 
-from coheat.artifact import save_artifact
+from coheat.artifact import ServingVectors, save_artifact
 from coheat.batch import recommend_all
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError
-from coheat.recommender import Recommender
+from coheat.recommender import Ids, Recommender
 
 
 @pytest.fixture
@@ -107,6 +109,36 @@ def test_bad_questions(recommender: Recommender, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=says):
             recommend_all(recommender, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def mapped_megabytes() -> float:
+    """Memory that this process holds of files mapped from the disk."""
+    found = re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what it holds")
+def test_what_was_read_of_the_users_is_let_go(tmp_path: Path) -> None:
+    n_users, width = 60_000, 256
+    rng = np.random.default_rng(0)
+    rng.standard_normal((n_users, width), dtype=np.float32).tofile(tmp_path / "users")
+    users = np.memmap(tmp_path / "users", np.float32, mode="r", shape=(n_users, width))
+    bundles = rng.standard_normal((5, width), dtype=np.float32)
+    taken = np.memmap(tmp_path / "users", np.int32, mode="r", shape=(n_users,))[:0]
+    recommender = Recommender(
+        Ids([str(n) for n in range(n_users)], "user"),
+        Ids(list("abcde"), "bundle"),
+        Ids(["i"], "item"),
+        ServingVectors(users, bundles, None, 1.0),
+        (np.zeros(n_users + 1, dtype=np.int64), taken),
+    )
+    held: list[float] = []
+    recommend_all(recommender, tmp_path / "out", 1, on_part=lambda *_: held.append(mapped_megabytes()))
+    assert users.nbytes > 50e6
+    assert held[-1] - held[0] < 10
+    last = parquet.read_table(tmp_path / "out" / "part-00005-of-00006.parquet").to_pylist()[-1]
+    assert last["bundle_id"] == "abcde"[int(np.argmax(bundles @ users[-1]))]
 
 
 SLOW = """

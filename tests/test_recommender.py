@@ -95,12 +95,25 @@ def test_lists_are_those_of_evaluation(recommender: Recommender, model: Model, p
     assert [row.bundle_id for row in found] == expected
 
 
+def test_ids_read_from_the_disk_are_a_sequence_like_any_other(
+    recommender: Recommender, planted: Split
+) -> None:
+    found, expected = recommender.users.ids, planted.train.users.ids
+    assert list(found) == list(expected)
+    assert len(found) == len(expected)
+    assert (found[0], found[-1], found[7]) == (expected[0], expected[-1], expected[7])
+    assert found[3:9] == list(expected[3:9])
+    assert found[1::10] == list(expected[1::10])
+    assert expected[5] in found
+
+
 def test_one_user_is_the_same_as_in_a_batch(
     recommender: Recommender, planted: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = list(planted.train.users.ids)
     monkeypatch.setattr(lists, "BLOCK", 7)  # more than one block
     together = recommender.recommend(names, k=3)
+    assert len(together) == 3 * len(names)
     alone = [row for name in names[:5] for row in recommender.recommend([name], k=3)]
     assert [row.bundle_id for row in together[:15]] == [row.bundle_id for row in alone]
     assert np.allclose([row.score for row in together[:15]], [row.score for row in alone], rtol=1e-5)

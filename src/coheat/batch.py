@@ -23,6 +23,7 @@ from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
 from coheat.recommender.checks import candidate_rows, check_k
 from coheat.recommender.lists import UNSEEN, Moment, Ranked, Scored, ahead, score, scratches
+from coheat.recommender.mapped import let_go
 from coheat.recommender.ranking import Floats, Positions
 from coheat.recommender.scoring import BLOCK, People
 from coheat.storage import read_json, replacing_file, write_json
@@ -123,7 +124,10 @@ def _lists(moment: Moment, columns: Positions, users: range, k: int, exclude_see
 
     starts = range(users.start, users.stop, BLOCK)
     jobs = (job(*place) for place in zip(starts, cycle(scratches(moment, len(users))), strict=False))
-    return Ranked.joined([block.ranked(k) for block in ahead(jobs)])
+    lists = Ranked.joined([block.ranked(k) for block in ahead(jobs)])
+    for mapped in (moment.model.users, moment.taken.trained.indptr, moment.taken.trained.indices):
+        let_go(mapped)
+    return lists
 
 
 def _write_part(path: Path, user_ids: Sequence[str], bundle_ids: Sequence[str], found: Ranked) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coheat.artifact import Artifact, Description, ServingVectors, load_artifact
+from coheat.artifact import KINDS, Artifact, Description, ServingVectors, load_artifact
 from coheat.errors import ArtifactError, ConfigError, DataError
 from coheat.recommender import explain as explaining
 from coheat.recommender import lists, similar
@@ -32,7 +32,7 @@ from coheat.recommender.answers import (
 )
 from coheat.recommender.catalogue import Catalogue, Rows
 from coheat.recommender.checks import Candidates, candidate_rows, check_id, check_ids, check_k, item_rows
-from coheat.recommender.ids import Ids, shortened, unknown
+from coheat.recommender.ids import IdColumn, Ids, shortened, unknown
 from coheat.recommender.ranking import Floats, Positions, best
 from coheat.recommender.scoring import InnerProducts, OwnScores, Scoring, Subject
 from coheat.recommender.taken import Csr, Taken
@@ -95,7 +95,8 @@ class Recommender:
     def load(cls, path: str | Path) -> Self:
         """From a run's directory or from the artifact in it."""
         artifact = _open(Path(path))
-        users, bundles, items = (Ids(artifact.ids(kind), kind) for kind in ("user", "bundle", "item"))
+        users = Ids(IdColumn(artifact.directory / KINDS["user"]), "user")
+        bundles, items = (Ids(artifact.ids(kind), kind) for kind in ("bundle", "item"))
         taken, owned, held = (artifact.relation(name) for name in ("user_bundle", "user_item", "bundle_item"))
         vectors = artifact.vectors()
         scoring: Scoring | None = None

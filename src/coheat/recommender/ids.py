@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import overload
 
 from coheat.errors import UnknownIdError
+
+STRETCH = 10_000
+
+
+class IdColumn(Sequence[str]):
+    """The ids in a Parquet file of one column; each becomes a text of Python's when it is looked at.
+
+    So they take a tenth of the memory: there may be millions of users, and few of them are asked for.
+    """
+
+    def __init__(self, path: Path):
+        from pyarrow import parquet
+
+        self._column = parquet.read_table(path).column(0).combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), STRETCH):
+            yield from self._column[start : start + STRETCH].to_pylist()
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return list(self._column[place].to_pylist())
+        return str(self._column[int(place)])
 
 
 class Ids:

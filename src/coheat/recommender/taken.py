@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.ids import Ids
+from coheat.recommender.mapped import let_go
 from coheat.recommender.ranking import Positions
 
 STRETCH = 1 << 20
@@ -40,6 +41,7 @@ class Csr:
         total = np.zeros(n_columns, dtype=np.int64)
         for start in range(0, len(self.indices), STRETCH):  # in stretches: each is copied to be counted
             total += np.bincount(self.indices[start : start + STRETCH], minlength=n_columns)
+            let_go(self.indices)
         return total
 
 

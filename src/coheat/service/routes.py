@@ -129,7 +129,7 @@ router.include_router(bundle_routes.router)
 async def users(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
     """Search users by their id."""
     names, following = await state_of(request).ask(
-        lambda model: explorer.search(model.users.ids, query, offset, limit)
+        lambda model: explorer.search(model.users.rows, query, offset, limit)
     )
     return answer({"users": [{"user_id": name} for name in names], "next_offset": following})
 
