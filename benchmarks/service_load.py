@@ -6,7 +6,7 @@ so that a service that falls behind cannot hide it. Then the rate is raised, by 
 saturates; requests that are not answered some seconds after the last was due count as errors.
 
     python benchmarks/service_load.py                        # 200 requests/s for 60 s, then saturation
-    python benchmarks/service_load.py --seconds 10 --no-saturation
+    python benchmarks/service_load.py --seconds 10 --stage 0
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def measure(port: int, rate: float, seconds: float, n_users: int, seed: int = 0)
     return asyncio.run(open_loop(port, rate, seconds, n_users, seed))
 
 
-def saturation(port: int, n_users: int, seconds: float = 10.0) -> list[dict[str, Any]]:
+def saturation(port: int, n_users: int, seconds: float) -> list[dict[str, Any]]:
     """Ever higher rates until answers fail or no longer come within the goal."""
     found: list[dict[str, Any]] = []
     rate = 300.0
@@ -132,16 +132,16 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def run(size: Size, rate: float, seconds: float, with_saturation: bool) -> list[dict[str, Any]]:
-    """Make the model, serve it, warm it up, measure."""
+def run(size: Size, rate: float, seconds: float, stage: float = 0.0) -> list[dict[str, Any]]:
+    """Make the model, serve it, warm it up, measure; then in stages of so many seconds until it saturates."""
     with tempfile.TemporaryDirectory(prefix="coheat-load-") as place:
         directory = Path(place) / "model"
         write_random_artifact(directory, size)
         with serving(directory) as server:
             measure(server.port, rate, min(seconds, 3), size.n_users, seed=1)
             rows = [measure(server.port, rate, seconds, size.n_users)]
-            if with_saturation:
-                rows += saturation(server.port, size.n_users)
+            if stage:
+                rows += saturation(server.port, size.n_users, stage)
         return rows
 
 
@@ -151,10 +151,12 @@ def main() -> None:
     )
     options.add_argument("--rate", type=float, default=200, help="requests per second (default: 200)")
     options.add_argument("--seconds", type=float, default=60, help="how long (default: 60)")
-    options.add_argument("--no-saturation", action="store_true", help="do not raise the rate afterwards")
+    options.add_argument(
+        "--stage", type=float, default=10, help="seconds at each higher rate; 0 raises it not (default: 10)"
+    )
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     given = options.parse_args()
-    rows = run(IFASHION, given.rate, given.seconds, not given.no_saturation)
+    rows = run(IFASHION, given.rate, given.seconds, given.stage)
     show(rows)
     within = [row["rate"] for row in rows if not row["errors"] and row["p99_ms"] <= GOAL_P99_MS]
     print(f"highest rate with p99 <= {GOAL_P99_MS:.0f} ms and no error: {max(within, default=0):.0f}/s")
