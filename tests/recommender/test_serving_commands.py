@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from coheat_served import serve, trained
+from test_artifact import describe
 
+from coheat.artifact import save_artifact
 from coheat.cli import main
 from coheat.data.split import Split
+from coheat.models import MODELS
+from coheat.rng import Randomness
 
 WILD = "/ ? % # [red] \"q' 🧺 " + "x" * 900
 Call = Callable[..., tuple[int, str, str]]
@@ -102,3 +106,24 @@ def test_a_mistake_is_one_sentence(
     assert err.startswith("error: ")
     assert says in err.replace("\n", " ")
     assert not (tmp_path / "o").exists()
+
+
+def test_a_model_without_vectors_answers_the_same_commands(
+    planted: Split, call: Call, tmp_path: Path
+) -> None:
+    model = MODELS["counting"](planted.train, MODELS["counting"].Config.create({}), Randomness(0))
+    save_artifact(tmp_path / "model", model, describe(model, "counting"))
+    run = tmp_path / "model"
+    found = document(call("recommend", run, "--user", "user-0-0", "-k", 3, "--json"))
+    assert [row["rank"] for row in found["recommendations"]] == [1, 2, 3]
+    assert len(document(call("audience", run, "bundle-0-0", "-k", 4, "--json"))["audience"]) == 4
+    assert document(call("batch", run, "--out", tmp_path / "lists", "-k", 5, "--json"))["rows"] == 240
+    for refused in (
+        ("recommend", run, "--user", "user-0-0", "--new-bundle", "new=item-0-0"),
+        ("explain", run, "user-0-0", "bundle-0-0"),
+        ("similar", run, "bundle-0-0"),
+        ("export", run, "--out", tmp_path / "vectors"),
+    ):
+        status, _, err = call(*refused)
+        assert status == 2
+        assert "without vectors" in " ".join(err.split())
