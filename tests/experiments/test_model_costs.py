@@ -1,26 +1,27 @@
-"""The table of costs: every model it is asked for, with what it needed."""
+"""The table of costs: what a model needed, and which one failed."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "model_costs.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import model_costs  # noqa: E402
 
 
-def test_costs_are_measured_and_failures_told(planted_directory: Path, tmp_path: Path) -> None:
-    out = tmp_path / "costs.json"
-    models = ("heater", "nobody")
-    command = [sys.executable, SCRIPT, "--data", planted_directory, "--models", *models, "--json", out]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "failed: nobody" in done.stderr
-    found = json.loads(out.read_text())["models"]
-    assert set(found) == set(models)
-    assert "unknown model 'nobody'" in found["nobody"]["failed"]
-    assert found["heater"]["backbone_seconds"] > 0
-    assert found["heater"]["epoch_seconds"] > 0
-    assert found["heater"]["peak_megabytes"] > 50
-    assert done.stdout.count("\n|") == 3, "the table is printed"
+def test_an_epoch_is_measured_with_its_parts(planted_directory: Path) -> None:
+    found = model_costs.measure(planted_directory, "heater", "netease")
+    for part in ("setup", "backbone", "epoch", "validation"):
+        assert found[f"{part}_seconds"] > 0
+    assert found["preset"] == "netease"
+    assert found["peak_megabytes"] > 50
+    assert len(model_costs.row("heater", found)) == len(model_costs.COLUMNS)
+    assert model_costs.measure(planted_directory, "counting", "youshu")["backbone_seconds"] is None
+
+
+def test_a_model_that_fails_is_a_finding(planted_directory: Path) -> None:
+    found = model_costs.measure_apart(planted_directory, "nobody", "netease")
+    assert "unknown model 'nobody'" in found["failed"]
+    assert "failed" in model_costs.row("nobody", found)[1]

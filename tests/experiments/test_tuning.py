@@ -89,7 +89,7 @@ def space(tmp_path: Path) -> str:
     return str(path)
 
 
-SHORT = {"epochs": 4, "evaluate_every": 1, "k": 4, "checkpoint_every": 1}
+SHORT = {"epochs": 3, "evaluate_every": 1, "k": 4, "checkpoint_every": 1}
 
 
 def trials_of(study: Study) -> list[tuple[Any, ...]]:
@@ -99,10 +99,10 @@ def trials_of(study: Study) -> list[tuple[Any, ...]]:
 def test_the_planted_best_is_found_and_the_poor_are_cut_short(
     dial: type[Dial], planted_directory: Path, tmp_path: Path, space: str
 ) -> None:
-    study = tune(planted_directory, tmp_path / "s", "dial", space, trials=14, overrides=SHORT)
+    study = tune(planted_directory, tmp_path / "s", "dial", space, trials=10, overrides=SHORT)
     assert study.best is not None
     assert study.best.settings == {"quality": 1.0}
-    assert len(study.trials) == 14
+    assert len(study.trials) == 10
     cut = [trial for trial in study.trials if trial.state == "pruned"]
     assert cut, "nothing was cut short"
     assert all(trial.settings["quality"] < 1 for trial in cut)
@@ -117,15 +117,16 @@ def test_a_study_cut_off_goes_on_exactly(
     def search(name: str, trials: int) -> Study:
         return tune(planted_directory, tmp_path / name, "dial", space, trials=trials, overrides=SHORT)
 
-    whole = search("whole", 9)
-    dial.epochs_seen, dial.cut_at = 0, 11
+    whole = search("whole", 7)
+    dial.epochs_seen, dial.cut_at = 0, 8
     with pytest.raises(PowerCut):
-        search("cut", 6)
-    assert search("cut", 6).trials == whole.trials[:6]
-    assert trials_of(search("cut", 9)) == trials_of(whole)
-    assert search("cut", 9).trials == whole.trials, "there was nothing left to do"
+        search("cut", 5)
+    assert search("cut", 5).trials == whole.trials[:5]
+    assert trials_of(search("cut", 7)) == trials_of(whole)
+    assert search("cut", 7).trials == whole.trials, "there was nothing left to do"
 
 
+@pytest.mark.filterwarnings("ignore::coheat.data.DataWarning")
 def test_the_test_part_is_never_known(planted_directory: Path, tmp_path: Path, space: str) -> None:
     """With an empty test part, or one that holds all other pairs, not one number of a study changes."""
     split = read_split(planted_directory)
