@@ -45,6 +45,12 @@ class Propagation:
             matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), weights, matrix.shape[1]
         )
 
+    @staticmethod
+    def picking(rows: Indices, n_sources: int) -> Propagation:
+        """Target t is source rows[t]. Rows may repeat; their gradients are then added in a fixed order."""
+        indptr, weights = np.arange(len(rows) + 1, dtype=np.int64), np.ones(len(rows), dtype=np.float32)
+        return Propagation(indptr, rows.astype(np.int32), weights, n_sources)
+
     @property
     def n_targets(self) -> int:
         return len(self.indptr) - 1

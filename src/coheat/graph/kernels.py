@@ -255,6 +255,57 @@ def grow_backward(start, stop, low_key, high_key, threshold, scale, slope, out, 
 
 
 @compiled
+def softmax_rows(start, stop, indptr, logits, weights):
+    """weights[e] = exp(logits[e]) / sum of them over the edges of e's target."""
+    for t in range(start, stop):
+        first, last = indptr[t], indptr[t + 1]
+        highest = np.float32(-np.inf)
+        for e in range(first, last):
+            highest = max(highest, logits[e])
+        total = np.float32(0.0)
+        for e in range(first, last):
+            weights[e] = np.exp(logits[e] - highest)
+            total += weights[e]
+        for e in range(first, last):
+            weights[e] /= total
+
+
+@compiled
+def shared_softmax_rows(start, stop, indptr, sources, logits, exponentials, weights):
+    """`softmax_rows` where an edge's logit is that of its source, and so is its exponential.
+
+    Exponentials are of logits less the highest of all, so those of a whole row may be lost to rounding; such
+    a row is computed from its own highest.
+    """
+    for t in range(start, stop):
+        first, last = indptr[t], indptr[t + 1]
+        total = np.float32(0.0)
+        for e in range(first, last):
+            weights[e] = exponentials[sources[e]]
+            total += weights[e]
+        if total < 1e-25:
+            highest, total = np.float32(-np.inf), np.float32(0.0)
+            for e in range(first, last):
+                highest = max(highest, logits[sources[e]])
+            for e in range(first, last):
+                weights[e] = np.exp(logits[sources[e]] - highest)
+                total += weights[e]
+        for e in range(first, last):
+            weights[e] /= total
+
+
+@compiled
+def softmax_rows_backward(start, stop, indptr, weights, gradient, found):
+    """found[e] = w (g - sum of w g over the edges of the target), with w = weights[e] and g = gradient[e]."""
+    for t in range(start, stop):
+        mean = np.float32(0.0)
+        for e in range(indptr[t], indptr[t + 1]):
+            mean += weights[e] * gradient[e]
+        for e in range(indptr[t], indptr[t + 1]):
+            found[e] = weights[e] * (gradient[e] - mean)
+
+
+@compiled
 def transpose(indptr, sources, weights, n_sources):
     """The same edges grouped by source: for each, its targets and weights (a counting sort)."""
     new_indptr = np.zeros(n_sources + 1, np.int64)

@@ -12,6 +12,7 @@ from coheat.models.coheat import CoHeat
 from coheat.models.counting import Counting
 from coheat.models.crosscbr import CrossCBR
 from coheat.models.cvar import CVAR
+from coheat.models.dam import DAM
 from coheat.models.dropoutnet import DropoutNet
 from coheat.models.gar_cf import GARCF
 from coheat.models.gar_gnn import GARGNN
@@ -33,6 +34,7 @@ MODELS: dict[str, type[Model]] = {
     "counting": Counting,
     "crosscbr": CrossCBR,
     "cvar": CVAR,
+    "dam": DAM,
     "dropoutnet": DropoutNet,
     "gar-cf": GARCF,
     "gar-gnn": GARGNN,
