@@ -109,7 +109,7 @@ def draw_families(axes: Any, tables: Sequence[Document]) -> None:
             axes.bar(place, _mean(row, metric), 0.8, color=COLOURS[FAMILIES[family]], label=label)
             axes.annotate(
                 row["name"],
-                (place, _mean(row, metric)),
+                (place, max(_mean(row, metric), (row["published"] or {}).get(metric, 0.0))),
                 (0, 4),
                 textcoords="offset points",
                 rotation=90,
