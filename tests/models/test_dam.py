@@ -93,3 +93,14 @@ def test_the_tasks_take_turns() -> None:
     alone = model_for(data, item_task=False)
     assert all(batch.items is not None for batch in alone.batches(4))
     assert len(list(alone.batches(4))) == alone.n_batches(4) == data.user_bundle.nnz // 4
+
+
+def test_dropout_differs_from_batch_to_batch_and_not_from_run_to_run() -> None:
+    data = small_data()
+    losses = []
+    for _ in range(2):
+        model = model_for(data, hidden_dropout=0.5)
+        batch = next(iter(model.batches(8)))
+        losses.append([model.loss(batch)["bpr"].item() for _ in range(2)])
+    assert losses[0] == losses[1]
+    assert losses[0][0] != losses[0][1]

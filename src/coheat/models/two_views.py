@@ -36,6 +36,7 @@ from coheat.graph.bipartite import (
 from coheat.graph.prefetch import prefetched
 from coheat.losses import dot_rows
 from coheat.models.base import Model, ModelConfig, Progress, TwoViews, Vectors
+from coheat.models.layers import table
 from coheat.rng import Randomness
 
 
@@ -172,9 +173,7 @@ class TwoViewModel(Model):
         self._masks: Masks | None = None
 
     def _table(self, name: str, n_rows: int) -> nn.Parameter:
-        table = torch.empty(n_rows, self.config.embedding_size)
-        nn.init.xavier_normal_(table, generator=self.rng.torch_generator(name))
-        return nn.Parameter(table)
+        return table(n_rows, self.config.embedding_size, self.rng.torch_generator(name))
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
