@@ -143,7 +143,7 @@ def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What is kept of a finished run, and the test metrics of each user."""
     about = run.artifact.description
     if about.reason == NOT_FINITE:
-        raise CoheatError(f"{NOT_FINITE} after epoch {about.best_epoch}; its history is in {run.path}")
+        raise CoheatError(f"{NOT_FINITE} at last; epoch {about.best_epoch} was the best until then")
     split = read_split(run.record.data_resolved)
     scorer = artifact_scorer(run.artifact)
     test = evaluate(scorer, split.train, split.test, (K,))
