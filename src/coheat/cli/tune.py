@@ -30,7 +30,7 @@ def tune(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print all trials as JSON."),
 ) -> None:
-    """Search for the settings of a model that are best on validation; the test part is never read.
+    """Search for the settings of a model that are best on validation; the test part is left out.
 
     Trials that fall behind are cut short. Stopped or killed, the same command goes on; with more --trials it
     adds to them. The best settings are written as a preset, STUDY/best.toml.
