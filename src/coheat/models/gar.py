@@ -125,11 +125,9 @@ class GAR(Model):
 
     def real(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """What is known of the batch's users and bundles."""
-        users, bundles = self.epoch_inputs
-        device = users.device
-        return users[torch.from_numpy(rows.users).to(device)], bundles[
-            torch.from_numpy(rows.bundles).to(device)
-        ]
+        chosen = zip(self.epoch_inputs, (rows.users, rows.bundles), strict=True)
+        users, bundles = (table[torch.from_numpy(at).to(table.device)] for table, at in chosen)
+        return users, bundles
 
     def recommender_loss(self, rows: Rows) -> Tensor:
         """The recommender's turn: the generator's vectors are given."""
