@@ -39,6 +39,8 @@ RELATIONS = {
     "bundle_item": ("bundle", "item"),
 }
 VIEW_TABLES = ("bundles", "user_layers", "bundle_layers", "item_layers")
+OVERLAP_TABLES = ("indptr", "items", "weights", "item_weights")
+OVERLAP_NUMBERS = ("own_item_weight", "scale", "weight", "new_weight", "new_offset")
 ADVICE = "train again, or copy the artifact again from where it came"
 
 Array = npt.NDArray[Any]
@@ -74,14 +76,30 @@ class ServingViews:
 
 
 @dataclass(frozen=True)
+class ServingOverlap:
+    """`Overlap` in numpy, mapped from the disk; the profiles (n_users, n_items) in CSR form."""
+
+    indptr: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    item_weights: npt.NDArray[np.float32]
+    own_item_weight: float
+    scale: float
+    weight: float
+    new_weight: float
+    new_offset: float
+
+
+@dataclass(frozen=True)
 class ServingVectors:
-    """`Vectors` in numpy, mapped from the disk: score(u, b) = users[u] . bundles[b]."""
+    """`Vectors` in numpy, mapped from the disk: score(u, b) = users[u] . bundles[b], plus any overlap."""
 
     users: npt.NDArray[np.float32]
     bundles: npt.NDArray[np.float32]
     items: npt.NDArray[np.float32] | None
     size_exponent: float
     views: ServingViews | None = None
+    overlap: ServingOverlap | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +127,13 @@ class Artifact:
         if views is not None:
             tables: dict[str, Any] = {name: arrays[f"views.{name}"] for name in VIEW_TABLES}
             views = ServingViews(**tables, **views)
-        return ServingVectors(arrays["users"], arrays["bundles"], arrays.get("items"), exponent, views)
+        overlap = self.document["vectors"].get("overlap")
+        if overlap is not None:
+            tables = {name: arrays[f"overlap.{name}"] for name in OVERLAP_TABLES}
+            overlap = ServingOverlap(**tables, **overlap)
+        return ServingVectors(
+            arrays["users"], arrays["bundles"], arrays.get("items"), exponent, views, overlap
+        )
 
     def relation(self, name: str) -> tuple[Array, Array]:
         """`indptr` and `indices` of a training relation's CSR form."""
@@ -196,6 +220,13 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
     copies = {
         name: t.detach().to("cpu", torch.float32, copy=True).contiguous() for name, t in tensors.items()
     }
+    if (overlap := vectors.overlap) is not None:
+        copies |= {
+            "overlap.indptr": torch.tensor(overlap.profiles.indptr, dtype=torch.int64),
+            "overlap.items": torch.tensor(overlap.profiles.indices, dtype=torch.int32),
+            "overlap.weights": torch.tensor(overlap.profiles.data, dtype=torch.float32),
+            "overlap.item_weights": torch.tensor(overlap.item_weights, dtype=torch.float32),
+        }
     write_tensors(directory / "vectors.safetensors", copies)
     described: dict[str, Any] = {
         "size_exponent": float(vectors.size_exponent),
@@ -203,6 +234,8 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
     }
     if views is not None:
         described["views"] = {"temperature": views.temperature, "normalise_layers": views.normalise_layers}
+    if overlap is not None:
+        described["overlap"] = {name: float(getattr(overlap, name)) for name in OVERLAP_NUMBERS}
     return described
 
 

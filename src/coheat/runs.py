@@ -20,16 +20,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy import sparse
+
 from coheat import __version__
-from coheat.artifact import Artifact, Description, load_artifact, save_artifact
+from coheat.artifact import (
+    OVERLAP_NUMBERS,
+    Artifact,
+    Description,
+    ServingOverlap,
+    load_artifact,
+    save_artifact,
+)
 from coheat.checkpoint import HISTORY, Checkpoints
+from coheat.data.dataset import BundleData
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.split import Split
 from coheat.data.split import split as make_split
 from coheat.errors import ArtifactError, ConfigError, DataError, TrainingError
 from coheat.evaluation import Candidates, evaluate
 from coheat.memory import explaining_allocation
-from coheat.models.base import Model, Scorer, Vectors, VectorScorer
+from coheat.models.base import Model, Overlap, Scorer, Vectors, VectorScorer
 from coheat.presets import model_class, resolve_settings
 from coheat.rng import Randomness
 from coheat.storage import read_json, write_json
@@ -186,7 +196,18 @@ def artifact_scorer(artifact: Artifact) -> Scorer:
     vectors = artifact.vectors()
     if vectors is None:
         return artifact.model().scorer()
-    return VectorScorer(Vectors(torch.tensor(vectors.users), torch.tensor(vectors.bundles)))
+    overlap = None if vectors.overlap is None else _overlap(vectors.overlap, artifact.training_data())
+    return VectorScorer(Vectors(torch.tensor(vectors.users), torch.tensor(vectors.bundles), overlap=overlap))
+
+
+def _overlap(stored: ServingOverlap, data: BundleData) -> Overlap:
+    """The overlap as a model would give it."""
+    arrays = stored.weights, stored.items, stored.indptr
+    profiles = sparse.csr_array(arrays, shape=(data.n_users, data.n_items))
+    numbers = {name: getattr(stored, name) for name in OVERLAP_NUMBERS}
+    return Overlap(
+        profiles, stored.item_weights, **numbers, bundle_item=data.bundle_item, is_new=data.popularity == 0
+    )
 
 
 def open_run(path: str | Path) -> Run:

@@ -45,8 +45,9 @@ class TrainingSettings(Settings):
         None, ge=1, description="validations without improvement before stopping; none: train all epochs"
     )
     k: int = Field(20, ge=1, description="length of the validated lists")
-    selection: Literal["both", "recall", "ndcg"] = Field(
-        "both", description="what must improve for an epoch to become the best: both as published, or one"
+    selection: Literal["both", "recall", "ndcg", "last"] = Field(
+        "both",
+        description="what must improve for an epoch to be the best: both, as published, or one; or the last",
     )
     checkpoint_every: int = Field(5, ge=1, description="epochs between checkpoints on the disk")
 
@@ -66,6 +67,8 @@ class Standing:
 
         Without validation interactions there is nothing to choose by, and the latest epoch is the best.
         """
+        if settings.selection == "last":
+            return replace(self, best_epoch=self.epoch, best_metrics=metrics, validations_waited=0)
         names = ["recall", "ndcg"] if settings.selection == "both" else [settings.selection]
         watched = [f"{name}@{settings.k}" for name in names]
         if not self.best_epoch or all(metrics[n] > self.best_metrics[n] for n in watched if n in metrics):
@@ -212,6 +215,7 @@ class _Run:
             while not (reason := self.standing.finished(self.settings)):
                 self.one_epoch()
                 self.remember()
+            self.finish()
         except KeyboardInterrupt:
             if self.checkpoints is None:
                 raise
@@ -221,6 +225,14 @@ class _Run:
             if self.best_state:
                 self.model.load_state_dict(self.best_state)
         return self.result(reason)
+
+    def finish(self) -> None:
+        """The model's last choice, made with its best epoch's state; it becomes part of that state."""
+        self.model.load_state_dict(self.best_state)
+        metrics = self.model.finish(self.validate)
+        if metrics is not None:
+            self.standing = replace(self.standing, best_metrics=metrics)
+            self.best_state = model_state(self.model)
 
     def one_epoch(self) -> None:
         started = time.perf_counter()

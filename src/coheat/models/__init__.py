@@ -14,6 +14,7 @@ from coheat.models.crosscbr import CrossCBR
 from coheat.models.cvar import CVAR
 from coheat.models.dam import DAM
 from coheat.models.dropoutnet import DropoutNet
+from coheat.models.ember import Ember
 from coheat.models.gar_cf import GARCF
 from coheat.models.gar_gnn import GARGNN
 from coheat.models.heater import Heater
@@ -36,6 +37,7 @@ MODELS: dict[str, type[Model]] = {
     "cvar": CVAR,
     "dam": DAM,
     "dropoutnet": DropoutNet,
+    "ember": Ember,
     "gar-cf": GARCF,
     "gar-gnn": GARGNN,
     "heater": Heater,

@@ -6,8 +6,9 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.data.sampling import triples
 from coheat.errors import ConfigError
+from coheat.graph.overlap import overlaps
 from coheat.rng import Randomness
 
 FloatArray = npt.NDArray[np.float32]
@@ -55,8 +57,46 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """A second part of a score beside the inner product: what the user's items share with the bundle's.
+
+    overlap(u, b) = sum of profiles[u, i] over the items i of b (see `coheat.graph.overlap`), and
+    score(u, b)   = users[u] . bundles[b] + weight * log(1 + overlap / scale)              with history,
+                    users[u] . bundles[b] + new_weight * log(1 + overlap / scale) + new_offset    without.
+    """
+
+    profiles: Sparse
+    item_weights: FloatArray
+    """What one item is worth (n_items,): own_item_weight times this where the user has the item, this divided
+    by the square root of the bundle's size where a bundle of the user holds it. For users to come."""
+    own_item_weight: float
+    scale: float
+    weight: float
+    new_weight: float
+    new_offset: float
+    bundle_item: Sparse
+    is_new: npt.NDArray[np.bool_]
+
+    def with_offset(self, offset: float) -> Overlap:
+        return replace(self, new_offset=offset)
+
+    @cached_property
+    def item_bundle(self) -> Sparse:
+        return self.bundle_item.T.tocsr()
+
+    def scores(self, users: Indices) -> FloatArray:
+        """This part of the scores (len(users), n_bundles)."""
+        found = overlaps(self.profiles, users, self.item_bundle)
+        found /= np.float32(self.scale)
+        np.log1p(found, out=found)
+        found *= np.where(self.is_new, self.new_weight, self.weight).astype(np.float32)
+        found += np.where(self.is_new, self.new_offset, 0.0).astype(np.float32)
+        return found
+
+
+@dataclass(frozen=True)
 class Vectors:
-    """What a trained model is outside of training: score(u, b) = users[u] . bundles[b].
+    """What a trained model is outside of training: score(u, b) = users[u] . bundles[b], plus any overlap.
 
     Where `items` is given, a bundle never seen in training has the vector
     sum of its items' rows / size ** size_exponent, so it can be served from its items alone.
@@ -66,6 +106,7 @@ class Vectors:
     bundles: Tensor
     items: Tensor | None = None
     size_exponent: float = 1.0
+    overlap: Overlap | None = None
 
     def new_bundles(self, bundle_item: Sparse) -> Tensor:
         """Vectors (n, d) of bundles known only by their items (n, n_items)."""
@@ -107,14 +148,17 @@ class Scorer(Protocol):
 
 
 class VectorScorer:
-    """Scores as inner products of two fixed matrices."""
+    """Scores as inner products of two fixed matrices, plus the overlap where there is one."""
 
     def __init__(self, vectors: Vectors):
         self.users = vectors.users.detach().cpu().contiguous()
         self.bundles_transposed = vectors.bundles.detach().cpu().t().contiguous()
+        self.overlap = vectors.overlap
 
     def scores(self, users: Indices) -> FloatArray:
         product: FloatArray = (self.users[torch.from_numpy(users)] @ self.bundles_transposed).numpy()
+        if self.overlap is not None:
+            product += self.overlap.scores(users)
         return product
 
 
@@ -197,6 +241,14 @@ class Model(nn.Module):
     def facts(self) -> dict[str, float]:
         """What the history should remember of this epoch besides the losses, e.g. a schedule's value."""
         return {}
+
+    def finish(self, validate: Callable[[], dict[str, float]]) -> dict[str, float] | None:  # noqa: ARG002
+        """Called once when training is over, with the best epoch's state: a last choice by validation.
+
+        `validate` measures the model as it then is ({} where there is nothing to validate on). Whatever is
+        chosen must be part of the state. Returns the metrics after a choice; by default there is none.
+        """
+        return None
 
     def vectors(self) -> Vectors:
         """The vectors that score with full graphs and no dropout, as of the current epoch."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import numba
 import numpy as np
 import torch
 from pydantic import Field
@@ -17,6 +16,7 @@ from torch import Tensor
 from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.errors import ConfigError
+from coheat.graph.overlap import overlaps
 from coheat.models.base import FloatArray, Progress, Vectors
 from coheat.models.untrained import Untrained
 from coheat.rng import Randomness
@@ -86,25 +86,7 @@ class CountingScorer:
         self.scale = (sizes**-size_exponent).astype(np.float32)
 
     def scores(self, users: Indices) -> FloatArray:
-        overlap = np.zeros((len(users), len(self.scale)), dtype=np.float32)
-        profile, bundles = self.profile, self.item_bundle
-        _add_overlap(
-            users, profile.indptr, profile.indices, profile.data, bundles.indptr, bundles.indices, overlap
-        )
-        overlap *= self.scale
-        return overlap
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_overlap(users, indptr, items, counts, item_indptr, bundles, overlap):  # type: ignore[no-untyped-def]
-    """overlap[r, b] += the counts of the items that the profile of users[r] shares with b.
-
-    Counts are whole numbers, so the sums are exact in float32, whatever their order. Written out
-    because the result is dense: a sparse product would build and sort its structure first.
-    """
-    for row in range(len(users)):
-        line = overlap[row]
-        for entry in range(indptr[users[row]], indptr[users[row] + 1]):
-            item = items[entry]
-            for position in range(item_indptr[item], item_indptr[item + 1]):
-                line[bundles[position]] += counts[entry]
+        # Counts are whole numbers, so the sums are exact in float32.
+        found = overlaps(self.profile, users, self.item_bundle)
+        found *= self.scale
+        return found

@@ -274,7 +274,7 @@ class TwoViewModel(Model):
             size_exponent=1.0,
         )
 
-    def two_views(self) -> TwoViews:
+    def two_views(self) -> TwoViews | None:
         n_layers = self.config.n_layers
         _, history_bundles = self.history_view(self.history.full)
         _, bundles, _ = self.affiliation_view(self.affiliation.full, self.pooling.full)

@@ -1,0 +1,81 @@
+"""Companions: which bundles go together, solved in closed form and kept as short vectors.
+
+A ridge regression predicts each bundle from the user's other bundles (Steck, WWW 2019: EASE). With G = X'X
+counting how often two bundles were taken together, plus `content_weight` times how alike their items are,
+
+    P = (G + ridge I)^-1,   W = -P / diag(P) column by column, with a zero diagonal,   E = X W,
+
+so that E_ub says how strongly u's other bundles point to b. The largest `size` singular directions of E give
+a vector to each bundle, and to a user the sum over the bundles taken; they keep what generalises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg, sparse
+from scipy.sparse.linalg import LinearOperator, svds
+
+from coheat.data.dataset import BundleData
+from coheat.graph.overlap import rarity
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Companions:
+    """score(u, b) = (sum of taken[c] over the bundles c that u took) . wanted[b]; both (n_bundles, size)."""
+
+    taken: Floats
+    wanted: Floats
+
+
+def companions(
+    data: BundleData, size: int, ridge: float, content_weight: float, limit: int, rng: np.random.Generator
+) -> Companions:
+    """Solve among the `limit` most popular bundles that were taken at all; the others have zero vectors.
+
+    The cost is limit^3 / 3 multiplications and three matrices (limit, limit) of floats, whatever the data.
+    """
+    chosen = np.argsort(-data.popularity, kind="stable")[:limit]
+    chosen = np.sort(chosen[data.popularity[chosen] > 0])
+    taken = np.zeros((data.n_bundles, size), dtype=np.float32)
+    wanted = np.zeros_like(taken)
+    if len(chosen) < 2:
+        return Companions(taken, wanted)
+    together = sparse.csr_array(data.user_bundle[:, chosen], dtype=np.float32)
+    weights = _weights(together, _likeness(data, chosen), ridge, content_weight)
+    rank = min(size, len(chosen) - 1, data.n_users - 1)
+    transposed = sparse.csr_array(together.T)
+    predicted = LinearOperator(
+        (data.n_users, len(chosen)),
+        matvec=lambda x: together @ (weights @ x),
+        rmatvec=lambda y: weights.T @ (transposed @ y),
+        dtype=np.float32,
+    )
+    start = rng.standard_normal(min(predicted.shape)).astype(np.float32)
+    _, _, directions = svds(predicted, k=rank, v0=start)
+    wanted[chosen, :rank] = directions.T
+    taken[chosen, :rank] = weights @ directions.T
+    return Companions(taken, wanted)
+
+
+def _likeness(data: BundleData, chosen: npt.NDArray[np.int64]) -> Floats:
+    """How much the items of two bundles have in common: sum of rarities / sqrt(size * size)."""
+    rows = data.bundle_item[chosen]
+    sizes = np.maximum(np.diff(rows.indptr), 1)
+    scaled = sparse.diags_array(sizes**-0.5) @ rows @ sparse.diags_array(np.sqrt(rarity(data.bundle_item)))
+    return np.asarray((scaled @ scaled.T).todense(), dtype=np.float32)
+
+
+def _weights(together: sparse.csr_array, likeness: Floats, ridge: float, content_weight: float) -> Floats:
+    """The matrix W (n, n) of the module's text."""
+    gram = content_weight * likeness
+    gram += (together.T @ together).todense()
+    gram[np.diag_indices_from(gram)] += ridge
+    inverse = linalg.inv(gram, overwrite_a=True, check_finite=False).astype(np.float32)
+    weights = inverse / -np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    return np.ascontiguousarray(weights)

@@ -1,0 +1,238 @@
+"""Ember: one model for bundles with history and for bundles that nobody has taken yet.
+
+CoHeat's idea, views of history and of items weighed by how much evidence a bundle has, with other parts. A
+bundle that was taken is scored by everything known of it:
+
+    y_ub = <h_u, h_b> + <a_u, a_b>                     two views, learned as in CrossCBR
+           + companion_weight * <c_u, c_b>             bundles that go together (`companions`)
+           + overlap_weight * log(1 + o_ub / o)        what its items share with the user's, exactly
+
+A bundle that nobody took yet has no history to learn from, and is scored by the last part alone:
+
+    y_ub = new_overlap_weight * log(1 + o_ub / o) + offset
+
+o_ub is the overlap of `coheat.graph.overlap`: the user's own items and those of the user's bundles, rare
+items counting more, summed (not averaged) over the bundle's items; o is its mean over training interactions,
+each without the bundle's own contribution to the profile. Negatives are drawn among bundles with history
+only, so that a new one is not trained downwards before it had a chance.
+
+The knob is `welcome`: how many places in the lists new bundles get, as a multiple of their fair share. A
+fifth of the bundles with history is held out as if nobody had taken them yet; the offset is the number at
+which they fill `welcome` times the share of places that their share of the interactions would give them. 0
+hides new bundles, 1 treats them as the known, more favours them. Because held-out bundles are ordinary ones,
+a bundle that is unseen because nobody wants what is in it stays behind: its overlaps are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy import sparse
+from torch import Tensor
+
+from coheat.data.dataset import BundleData, Indices, pairs
+from coheat.graph.overlap import FloatArray, overlaps, profiles, rarity
+from coheat.models.base import Overlap, Progress, TwoViews, Vectors
+from coheat.models.companions import companions
+from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
+from coheat.rng import Randomness
+
+LIST = 20
+"""Length of the lists in which places are counted."""
+SAMPLE = 1000
+"""Users whose lists are looked at to find the offset."""
+HELD_OUT = 0.2
+"""Share of the bundles with history that stand in for new ones."""
+
+Metrics = dict[str, float]
+
+
+class EmberConfig(CrossCBRConfig):
+    """Settings of Ember. Those of the learned views are CrossCBR's."""
+
+    negatives: Literal["all", "warm"] = Field(
+        "warm", description="draw negatives from all bundles, or from those with training interactions"
+    )
+    welcome: float = Field(
+        1.5, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
+    )
+    companion_weight: float = Field(5.0, ge=0, description="weight of the bundles that go together")
+    companion_size: int = Field(64, ge=1, description="width of the companions' vectors")
+    companion_ridge: float = Field(100.0, gt=0, description="ridge of the companions' regression")
+    companion_content: float = Field(
+        20.0, ge=0, description="how many joint interactions alike items are worth in it"
+    )
+    companion_limit: int = Field(
+        12_000, ge=2, description="most popular bundles among which companions are sought"
+    )
+    own_item_weight: float = Field(
+        0.4, ge=0, description="weight of the user's own items beside the items of the user's bundles"
+    )
+    overlap_weight: float = Field(0.6, ge=0, description="weight of the overlap for bundles with history")
+    new_overlap_weight: float = Field(2.0, gt=0, description="weight of the overlap for new bundles")
+    choose: Literal["fixed", "validation"] = Field(
+        "validation",
+        description="take welcome and the weights as they are, or let validation choose them at the end",
+    )
+
+
+# What validation may choose, one setting after the other.
+CHOICES: dict[str, tuple[float, ...]] = {
+    "welcome": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 100.0),
+    "overlap_weight": (0.0, 0.3, 0.6, 1.0),
+    "companion_weight": (0.0, 2.5, 5.0, 10.0),
+    "new_overlap_weight": (1.0, 2.0, 4.0),
+}
+
+
+class Ember(CrossCBR):
+    """See the module's text. Parameters are CrossCBR's; companions and profiles follow from the data."""
+
+    Config = EmberConfig
+    places_cold_bundles = True
+    knobs: Tensor
+    taken: Tensor
+    wanted: Tensor
+
+    def __init__(self, data: BundleData, config: EmberConfig, rng: Randomness):
+        super().__init__(data, config, rng)
+        self.register_buffer("knobs", torch.tensor([getattr(config, name) for name in CHOICES]))
+        # Filled before the first epoch; part of the state, so that a saved model need not solve them again.
+        self.register_buffer("taken", torch.zeros(data.n_bundles, config.companion_size))
+        self.register_buffer("wanted", torch.zeros(data.n_bundles, config.companion_size))
+
+    def begin_epoch(self, progress: Progress) -> None:
+        super().begin_epoch(progress)
+        if not self.wanted.any():
+            config, rng = self.config, self.rng.generator("companions")
+            found = companions(
+                self.data,
+                config.companion_size,
+                config.companion_ridge,
+                config.companion_content,
+                config.companion_limit,
+                rng,
+            )
+            self.taken.copy_(torch.from_numpy(found.taken))
+            self.wanted.copy_(torch.from_numpy(found.wanted))
+
+    def knob(self, name: str) -> float:
+        """The present value of a setting that validation may have chosen."""
+        return float(self.knobs[list(CHOICES).index(name)])
+
+    def facts(self) -> dict[str, float]:
+        return {"welcome": self.knob("welcome")}
+
+    def finish(self, validate: Callable[[], Metrics]) -> Metrics | None:
+        """Let validation choose, one setting after the other, where asked to; the new metrics."""
+        best = validate()
+        if self.config.choose == "fixed" or not best:
+            return None
+        for at, values in enumerate(CHOICES.values()):
+            kept = self.knobs[at].clone()
+            for value in values:
+                self.knobs[at] = value
+                found = validate()
+                if sum(found.values()) > sum(best.values()):
+                    best, kept = found, self.knobs[at].clone()
+            self.knobs[at] = kept
+        return best
+
+    @cached_property
+    def profiles(self) -> sparse.csr_array:
+        data, weight = self.data, self.config.own_item_weight
+        return profiles(data.user_bundle, data.user_item, data.bundle_item, weight)
+
+    @cached_property
+    def overlap_scale(self) -> float:
+        """Mean overlap over training interactions, without what the bundle itself brought to the profile."""
+        data = self.data
+        users, bundles = pairs(data.user_bundle)
+        total = float((self.profiles @ data.bundle_item.T).multiply(data.user_bundle).sum())
+        sizes = np.maximum(np.diff(data.bundle_item.indptr), 1)
+        own = (data.bundle_item @ rarity(data.bundle_item)) / np.sqrt(sizes)
+        mean = (total - float(own[bundles].sum())) / max(len(users), 1)
+        return max(mean, 1e-3)
+
+    def vectors(self) -> Vectors:
+        plain = super().vectors()
+        assert plain.items is not None
+        taken = torch.from_numpy(self.data.user_bundle @ self.taken.cpu().numpy()).to(self.taken.device)
+        users = torch.cat([2 * plain.users, self.knob("companion_weight") * taken], 1)
+        bundles = torch.cat([plain.bundles, self.wanted], 1)
+        # A bundle without history is scored by its items' overlap alone.
+        bundles = bundles * (self.popularity > 0)[:, None]
+        overlap = Overlap(
+            profiles=self.profiles,
+            item_weights=rarity(self.data.bundle_item),
+            own_item_weight=self.config.own_item_weight,
+            scale=self.overlap_scale,
+            weight=self.knob("overlap_weight"),
+            new_weight=self.knob("new_overlap_weight"),
+            new_offset=0.0,
+            bundle_item=self.data.bundle_item,
+            is_new=self.data.popularity == 0,
+        )
+        offset = self._offset(users, bundles, overlap)
+        items = torch.zeros(self.data.n_items, bundles.shape[1])
+        return Vectors(users, bundles, items, overlap=overlap.with_offset(offset))
+
+    def two_views(self) -> TwoViews | None:
+        """None: what serving does with two views does not hold for the sum of Ember's parts."""
+        return None
+
+    @cached_property
+    def _stand_ins(self) -> tuple[Indices, Indices, FloatArray]:
+        """Sampled users, bundles held out as if new, and the users' overlaps without them (n, n_bundles)."""
+        data, rng = self.data, self.rng.generator("stand-ins")
+        held_out = rng.permutation(self.warm_bundles)[: max(int(HELD_OUT * len(self.warm_bundles)), 1)]
+        keep = np.ones(data.n_bundles)
+        keep[held_out] = 0
+        without = sparse.csr_array(data.user_bundle @ sparse.diags_array(keep))
+        without.eliminate_zeros()
+        users = rng.permutation(np.flatnonzero(np.diff(data.user_bundle.indptr)))[:SAMPLE]
+        found = profiles(without[users], data.user_item[users], data.bundle_item, self.config.own_item_weight)
+        return users, np.sort(held_out), overlaps(found, np.arange(len(users)), data.bundle_item.T.tocsr())
+
+    def _offset(self, users: Tensor, bundles: Tensor, overlap: Overlap) -> float:
+        """The number that, added to the stand-ins' scores, gives them the places that `welcome` says."""
+        sample, held_out, shared = self._stand_ins
+        if not len(sample):
+            return 0.0
+        matched = np.log1p(shared / overlap.scale)
+        scores = (users[torch.from_numpy(sample)] @ bundles.T).cpu().numpy() + overlap.weight * matched
+        scores[self.data.user_bundle[sample].nonzero()] = -np.inf
+        known = np.setdiff1d(self.warm_bundles, held_out)
+        fair = float(self.data.popularity[held_out].sum() / self.data.popularity.sum())
+        wanted = min(self.knob("welcome") * fair, 1.0)
+        return offset_for_share(
+            _best(scores[:, known]), _best(overlap.new_weight * matched[:, held_out]), wanted
+        )
+
+
+def _best(scores: FloatArray) -> FloatArray:
+    """The LIST best of every row, best first; -inf where there are fewer."""
+    short = LIST - scores.shape[1]
+    if short > 0:
+        scores = np.pad(scores, ((0, 0), (0, short)), constant_values=-np.inf)
+    best: FloatArray = -np.sort(np.partition(-scores, LIST - 1, axis=1)[:, :LIST], axis=1)
+    return best
+
+
+def offset_for_share(known: FloatArray, new: FloatArray, share: float) -> float:
+    """The number to add to `new` so that it fills `share` of the places when both are ranked together.
+
+    Both (n, k) are sorted, best first. In a list of k, the j-th of the new has a place where it stands above
+    the (k - j + 1)-th of the known: so each has a number at which it enters; the answer is their quantile.
+    """
+    gaps = np.where(np.isneginf(new), np.inf, known[:, ::-1] - np.maximum(new, np.finfo(np.float32).min))
+    entry = np.sort(gaps.ravel())  # one number per place: the offset at which it goes to a new bundle
+    finite = entry[np.isfinite(entry)]
+    lowest, highest = np.min(finite, initial=0.0) - 10.0, np.max(finite, initial=0.0) + 10.0
+    place = round(share * len(entry))
+    return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
