@@ -205,7 +205,8 @@ class Ember(CrossCBR):
         if not len(sample):
             return 0.0
         matched = np.log1p(shared / overlap.scale)
-        scores = (users[torch.from_numpy(sample)] @ bundles.T).cpu().numpy() + overlap.weight * matched
+        learned = users.detach()[torch.from_numpy(sample)] @ bundles.detach().T
+        scores = learned.cpu().numpy() + overlap.weight * matched
         scores[self.data.user_bundle[sample].nonzero()] = -np.inf
         known = np.setdiff1d(self.warm_bundles, held_out)
         fair = float(self.data.popularity[held_out].sum() / self.data.popularity.sum())
