@@ -24,10 +24,11 @@ from coheat.experiments.plan import NAMES, load_experiment, rows
 from coheat.experiments.published import METRICS, published_counts, published_figures
 from coheat.experiments.reproduce import Reproduction, rebuild, reproduce
 from coheat.experiments.sources import Sources, find_datasets
-from coheat.experiments.writing import write_report
+from coheat.experiments.writing import read_document, write_report
 from coheat.runs import open_run
 
-SHARED = Path(__file__).parents[3] / "shared"
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
 LONG = f"""
 title = "Long"
 view = "methods"
@@ -376,3 +377,15 @@ def test_the_published_parts_together_are_the_whole_data(tmp_path: Path) -> None
         assert found[name] == pytest.approx(count, abs=0.005)
     wholes = [read_data(SHARED / "data" / scenario / "Youshu") for scenario in ("cold", "warm", "all")]
     assert len({data.fingerprint for data in wholes}) == 1, "the three divide the same interactions"
+
+
+KEPT = [path for path in (ROOT / "docs" / "results").glob("*.json") if path.stem in NAMES]
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_tables_of_the_results_page_are_those_of_the_kept_results(path: Path) -> None:
+    """If not: coheat reproduce NAME --results docs/results --out docs/results --into docs/results.md."""
+    document = read_document(path.parent, path.stem)
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition(f"<!-- results: {path.stem} -->\n")
+    assert rest.partition("\n<!-- end -->")[0] == markdown(document)
