@@ -7,9 +7,9 @@ bundle that was taken is scored by everything known of it:
            + companion_weight * <c_u, c_b>             bundles that go together (`companions`)
            + overlap_weight * log(1 + o_ub / o)        what its items share with the user's, exactly
 
-A bundle that nobody took yet has no history to learn from, and is scored by the last part alone:
+A bundle that nobody took yet has no history to learn from, and is scored by its items:
 
-    y_ub = new_overlap_weight * log(1 + o_ub / o) + offset
+    y_ub = <a_u, a_b> + new_overlap_weight * log(1 + o_ub / o) + offset
 
 o_ub is the overlap of `coheat.graph.overlap`: the user's own items and those of the user's bundles, rare
 items counting more, summed (not averaged) over the bundle's items; o is its mean over training interactions,
@@ -59,7 +59,7 @@ class EmberConfig(CrossCBRConfig):
         "warm", description="draw negatives from all bundles, or from those with training interactions"
     )
     welcome: float = Field(
-        1.5, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
+        2.0, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
     )
     companion_weight: float = Field(5.0, ge=0, description="weight of the bundles that go together")
     companion_size: int = Field(64, ge=1, description="width of the companions' vectors")
@@ -74,7 +74,7 @@ class EmberConfig(CrossCBRConfig):
         0.4, ge=0, description="weight of the user's own items beside the items of the user's bundles"
     )
     overlap_weight: float = Field(0.6, ge=0, description="weight of the overlap for bundles with history")
-    new_overlap_weight: float = Field(2.0, gt=0, description="weight of the overlap for new bundles")
+    new_overlap_weight: float = Field(3.0, gt=0, description="weight of the overlap for new bundles")
     choose: Literal["fixed", "validation"] = Field(
         "validation",
         description="take welcome and the weights as they are, or let validation choose them at the end",
@@ -83,10 +83,10 @@ class EmberConfig(CrossCBRConfig):
 
 # What validation may choose, one setting after the other.
 CHOICES: dict[str, tuple[float, ...]] = {
-    "welcome": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 100.0),
+    "welcome": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0),
     "overlap_weight": (0.0, 0.3, 0.6, 1.0),
     "companion_weight": (0.0, 2.5, 5.0, 10.0),
-    "new_overlap_weight": (1.0, 2.0, 4.0),
+    "new_overlap_weight": (2.0, 3.0, 4.0),
 }
 
 
@@ -163,10 +163,11 @@ class Ember(CrossCBR):
         plain = super().vectors()
         assert plain.items is not None
         taken = torch.from_numpy(self.data.user_bundle @ self.taken.cpu().numpy()).to(self.taken.device)
+        # `plain` gives the mean of the two views' products; the sum is what was learned.
         users = torch.cat([2 * plain.users, self.knob("companion_weight") * taken], 1)
-        bundles = torch.cat([plain.bundles, self.wanted], 1)
-        # A bundle without history is scored by its items' overlap alone.
-        bundles = bundles * (self.popularity > 0)[:, None]
+        known = torch.cat([plain.bundles, self.wanted], 1)
+        as_new = known * self._item_columns
+        bundles = torch.where((self.popularity > 0)[:, None], known, as_new)
         overlap = Overlap(
             profiles=self.profiles,
             item_weights=rarity(self.data.bundle_item),
@@ -178,9 +179,17 @@ class Ember(CrossCBR):
             bundle_item=self.data.bundle_item,
             is_new=self.data.popularity == 0,
         )
-        offset = self._offset(users, bundles, overlap)
-        items = torch.zeros(self.data.n_items, bundles.shape[1])
-        return Vectors(users, bundles, items, overlap=overlap.with_offset(offset))
+        offset = self._offset(users.detach(), known.detach(), overlap)
+        items = torch.cat([plain.items, plain.items.new_zeros(self.data.n_items, self.wanted.shape[1])], 1)
+        return Vectors(users, bundles, items, plain.size_exponent, overlap.with_offset(offset))
+
+    @cached_property
+    def _item_columns(self) -> Tensor:
+        """1 for the columns of a vector that a bundle has from its items, 0 for those from its history."""
+        size = self.config.embedding_size
+        columns = torch.zeros(2 * size + self.config.companion_size, device=self.users.device)
+        columns[size : 2 * size] = 1
+        return columns
 
     def two_views(self) -> TwoViews | None:
         """None: what serving does with two views does not hold for the sum of Ember's parts."""
@@ -205,15 +214,15 @@ class Ember(CrossCBR):
         if not len(sample):
             return 0.0
         matched = np.log1p(shared / overlap.scale)
-        learned = users.detach()[torch.from_numpy(sample)] @ bundles.detach().T
-        scores = learned.cpu().numpy() + overlap.weight * matched
+        people = users[torch.from_numpy(sample)]
+        scores = (people @ bundles.T).cpu().numpy() + overlap.weight * matched
         scores[self.data.user_bundle[sample].nonzero()] = -np.inf
         known = np.setdiff1d(self.warm_bundles, held_out)
+        newcomers = (people @ (bundles[torch.from_numpy(held_out)] * self._item_columns).T).cpu().numpy()
+        newcomers += overlap.new_weight * matched[:, held_out]
         fair = float(self.data.popularity[held_out].sum() / self.data.popularity.sum())
         wanted = min(self.knob("welcome") * fair, 1.0)
-        return offset_for_share(
-            _best(scores[:, known]), _best(overlap.new_weight * matched[:, held_out]), wanted
-        )
+        return offset_for_share(_best(scores[:, known]), _best(newcomers), wanted)
 
 
 def _best(scores: FloatArray) -> FloatArray:
