@@ -12,6 +12,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,7 @@ class State:
         self._disk = ThreadPoolExecutor(1, "disk")
         self._aside = ThreadPoolExecutor(1, "aside")
         self._waiting: dict[Wanted, Waiting] = {}
+        self._queueing = threading.Lock()  # whoever joins a list must not miss its being taken away
         self._count()
 
     # --- questions ------------------------------------------------------------------------------
@@ -91,14 +93,17 @@ class State:
         """One user's list, computed together with those of the same kind that wait at that moment."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[UserList] = loop.create_future()
-        waiting = self._waiting.setdefault(wanted, [])
-        waiting.append((user_id, answer))
-        if len(waiting) == 1:
+        with self._queueing:
+            waiting = self._waiting.setdefault(wanted, [])
+            waiting.append((user_id, answer))
+            is_first = len(waiting) == 1
+        if is_first:
             self._model.submit(self._recommend_waiting, loop, wanted)
         return await answer
 
     def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, wanted: Wanted) -> None:
-        waiting = self._waiting.pop(wanted)
+        with self._queueing:
+            waiting = self._waiting.pop(wanted)
         lists = _lists(self.served.recommender, [user_id for user_id, _ in waiting], wanted)
         loop.call_soon_threadsafe(_deliver, waiting, lists)
 
