@@ -1,0 +1,230 @@
+"""Ember beside CoHeat, CrossCBR and counting on the published splits: the study behind docs/results.md.
+
+One training per scenario and seed serves both protocols. P, the paper's: the knob and the weights chosen on
+the validation data of the scenario. S, the shop's: the default knob and weights everywhere. The epoch is the
+last in both. What a part brings is measured by leaving it out of the trained model. Finished trainings are
+not repeated, so the command can be stopped and started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import machine, markdown
+
+from coheat.data.files import read_split
+from coheat.data.split import Split
+from coheat.evaluation import evaluate
+from coheat.models.base import Model
+from coheat.models.ember import CHOICES, Ember
+from coheat.plots import to_png
+from coheat.progress import ProgressBar
+from coheat.runs import train_run
+from coheat.training import Record, Standing, Watcher
+
+SCENARIOS = ("cold", "all", "warm")
+WELCOMES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0)
+LEFT_OUT = {
+    "everything": {},
+    "no companions": {"companion_weight": 0.0},
+    "no overlap for known bundles": {"overlap_weight": 0.0},
+    "no overlap for new bundles": {"new_overlap_weight": 0.0},
+}
+
+
+def measure(model: Model, split: Split, popularity: bool = False) -> dict[str, Any]:
+    """Recall, nDCG and the share of new bundles in the lists, on the test part; and those of the shelf."""
+    scorer = model.scorer()
+    found = evaluate(scorer, split.train, split.test)
+    report: dict[str, Any] = {name: found.metrics[name] for name in ("recall@20", "ndcg@20", "cold_share@20")}
+    unseen = split.train.popularity == 0
+    report["cold_share_of_test"] = float(unseen[split.test.indices].mean())
+    if unseen[split.test.indices].any():
+        shelf = evaluate(scorer, split.train, split.test, candidates="cold").metrics
+        report["shelf"] = {name: shelf[name] for name in ("recall@20", "ndcg@20")}
+    if popularity:
+        report["by_popularity"] = found.by_popularity
+    return report
+
+
+def turn(model: Ember, **knobs: float) -> Ember:
+    """Set some of the knobs, and those not named to the defaults of the model's settings."""
+    for at, name in enumerate(CHOICES):
+        model.knobs[at] = knobs.get(name, getattr(model.config, name))
+    return model
+
+
+def study_run(data: Path, out: Path, scenario: str, seed: int, name: str) -> dict[str, Any]:
+    """Train one Ember and measure it in both protocols, without each part, and along the knob."""
+    directory = data / scenario / name
+    run = train_run(
+        directory,
+        out / f"ember-{scenario}-{seed}",
+        "ember",
+        "youshu",
+        {},
+        seed,
+        resume=True,
+        watcher=ProgressBar(),
+    )
+    split, model = read_split(directory), run.artifact.model()
+    assert isinstance(model, Ember)
+    seconds = [record["seconds"] for record in run.history if "validation" not in record]
+    with torch.no_grad():
+        chosen = {knob: model.knob(knob) for knob in CHOICES}
+        result: dict[str, Any] = {
+            "seconds_per_epoch": statistics.median(seconds),
+            "seconds": sum(record["seconds"] for record in run.history),
+            "chosen": chosen,
+            "P": measure(model, split, popularity=True),
+            "S": measure(turn(model), split, popularity=True),
+            "left_out": {part: measure(turn(model, **off), split) for part, off in LEFT_OUT.items()},
+        }
+        if seed == 0:
+            result["curve"] = {str(w): measure(turn(model, welcome=w), split) for w in WELCOMES}
+    return result
+
+
+class Curve(Watcher):
+    """Measures a model at every validation of its training."""
+
+    def __init__(self, split: Split):
+        self.split = split
+        self.model: Model | None = None
+        self.found: dict[str, Any] = {}
+
+    def begin(self, model: Model, standing: Standing, *rest: Any) -> None:  # noqa: ARG002
+        self.model = model
+
+    def epoch(self, record: Record, standing: Standing) -> None:  # noqa: ARG002
+        if "validation" in record and self.model is not None:
+            self.found[str(record["epoch"])] = measure(self.model, self.split)
+
+
+def coheat_curve(data: Path, out: Path, scenario: str, name: str) -> dict[str, Any]:
+    """CoHeat's test figures at every fifth epoch of one training; kept, because it has to be watched."""
+    kept = out / f"coheat-{scenario}-curve.json"
+    if not kept.exists():
+        directory = data / scenario / name
+        watcher = Curve(read_split(directory))
+        train_run(directory, out / f"coheat-{scenario}", preset="youshu", overwrite=True, watcher=watcher)
+        kept.write_text(json.dumps(watcher.found))
+    found: dict[str, Any] = json.loads(kept.read_text())
+    return found
+
+
+def mean(runs: Iterable[dict[str, Any]], *path: str) -> str:
+    """Mean and deviation over seeds of Recall@20 / nDCG@20 under a path."""
+    texts = []
+    for metric in ("recall@20", "ndcg@20"):
+        values = []
+        for run in runs:
+            for key in path:
+                run = run[key]
+            values.append(run[metric])
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        texts.append(f"{statistics.mean(values):.4f}{spread}")
+    return " / ".join(texts)
+
+
+def tables(results: dict[str, Any]) -> str:
+    """The study's tables in Markdown."""
+    ember = {s: [run for key, run in results["runs"].items() if key.startswith(f"{s}-")] for s in SCENARIOS}
+    rows = []
+    for scenario, runs in ember.items():
+        if runs:
+            shares = [
+                f"{100 * statistics.mean(run[p]['cold_share@20'] for run in runs):.0f}%" for p in ("P", "S")
+            ]
+            deserved = f"{100 * runs[0]['P']['cold_share_of_test']:.0f}%"
+            rows.append([scenario, mean(runs, "P"), mean(runs, "S"), deserved, *shares])
+    if ember["cold"]:
+        rows.append(
+            ["cold shelf", mean(ember["cold"], "P", "shelf"), mean(ember["cold"], "S", "shelf"), "", "", ""]
+        )
+    header = ["scenario", "P", "S", "new in the test", "new in lists, P", "new in lists, S"]
+    parts = [markdown(header, rows), ""]
+    kinds = [s for s in SCENARIOS if ember[s]]
+    lines = [[part, *(mean(ember[s], "left_out", part) for s in kinds)] for part in LEFT_OUT]
+    parts += [markdown(["protocol S", *kinds], lines), ""]
+    for scenario in kinds:
+        first = next((run for run in ember[scenario] if "curve" in run), None)
+        if first:
+            lines = [
+                [w, f"{m['recall@20']:.4f}", f"{m['ndcg@20']:.4f}", f"{m['cold_share@20']:.2f}"]
+                for w, m in first["curve"].items()
+            ]
+            parts += [
+                f"{scenario}, seed 0, as the knob turns",
+                "",
+                markdown(["welcome", "recall", "nDCG", "new in lists"], lines),
+                "",
+            ]
+    return "\n".join(parts)
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Cold against warm recall: Ember as the knob turns, CoHeat over its epochs."""
+
+    def panel(axes: Any) -> None:
+        cold, warm = (results["runs"].get(f"{s}-0", {}).get("curve", {}) for s in ("cold", "warm"))
+        points = [(cold[w]["recall@20"], warm[w]["recall@20"], w) for w in cold if w in warm]
+        axes.plot(*np.array([p[:2] for p in points]).T, marker="o", label="Ember, by welcome")
+        for x, y, welcome in points:
+            axes.annotate(
+                "all" if welcome == "100.0" else welcome,
+                (x, y),
+                fontsize=7,
+                xytext=(4, 3),
+                textcoords="offset points",
+            )
+        cold, warm = (results["coheat"].get(s, {}) for s in ("cold", "warm"))
+        points = [(cold[e]["recall@20"], warm[e]["recall@20"], e) for e in cold if e in warm]
+        if points:
+            axes.plot(*np.array([p[:2] for p in points]).T, marker=".", label="CoHeat, by epoch")
+        axes.set_xlabel("Recall@20, cold scenario")
+        axes.set_ylabel("Recall@20, warm scenario")
+        axes.legend()
+
+    to_png([panel], path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example:\n  python benchmarks/beyond.py --data ../shared/data --out runs/beyond",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("--data", type=Path, required=True, help="holds cold/NAME, warm/NAME and all/NAME")
+    options.add_argument("--name", default="Youshu", help="NAME of the data set (default: Youshu)")
+    options.add_argument("--out", type=Path, required=True, help="where runs and figures go")
+    options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    options.add_argument("--no-coheat", action="store_true", help="leave CoHeat's curve over epochs out")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
+    given = options.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {"machine": machine(), "runs": {}, "coheat": {}}
+    for seed in given.seeds:
+        for scenario in given.scenarios:
+            results["runs"][f"{scenario}-{seed}"] = study_run(
+                given.data, given.out, scenario, seed, given.name
+            )
+    if not given.no_coheat:
+        for scenario in ("cold", "warm"):
+            results["coheat"][scenario] = coheat_curve(given.data, given.out, scenario, given.name)
+    print(tables(results))
+    draw(results, given.out / "knob.png")
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
