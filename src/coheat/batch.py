@@ -22,10 +22,10 @@ import numpy as np
 from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
 from coheat.recommender.checks import candidate_rows, check_k
-from coheat.recommender.lists import UNSEEN, Moment, Ranked, Scored, ahead, score, scratches
+from coheat.recommender.lists import UNSEEN, Moment, Ranked, Scored, ahead, people_of, score, scratches
 from coheat.recommender.mapped import let_go
 from coheat.recommender.ranking import Floats, Positions
-from coheat.recommender.scoring import BLOCK, People
+from coheat.recommender.scoring import BLOCK
 from coheat.storage import read_json, replacing_file, write_json
 
 INDEX = "batch.json"
@@ -117,8 +117,8 @@ def _lists(moment: Moment, columns: Positions, users: range, k: int, exclude_see
 
     def job(start: int, scratch: Floats) -> Callable[[], Scored]:
         rows = np.arange(start, min(start + BLOCK, users.stop))
-        people = People(rows, moment.model.users[rows])
         names = moment.taken.users.ids[start : start + len(rows)]
+        people = people_of(moment, names, rows)
         seen = moment.taken.pairs_of(names, rows, moment.catalogue) if exclude_seen else UNSEEN
         return partial(score, moment, people, columns, seen, scratch)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from coheat.recommender.holders import Holders
 from coheat.recommender.ids import unknown
 from coheat.recommender.ranking import Floats, Positions
 
@@ -111,6 +112,8 @@ class Catalogue:
     is_new: npt.NDArray[np.bool_]
     contents: Mapping[str, Positions]
     """Items of the bundles that were added or replaced."""
+    holders: Holders | None = None
+    """Which bundles hold an item, for a model whose score has an overlap."""
 
     def __len__(self) -> int:
         return len(self.popularity)
@@ -146,17 +149,21 @@ class Catalogue:
             alive=np.concatenate([self.alive, np.ones(len(names), dtype=np.bool_)]),
             is_new=np.concatenate([self.is_new, np.ones(len(names), dtype=np.bool_)]),
             contents={**self.contents, **dict(zip(names, items, strict=True))},
+            holders=self.holders and self.holders.with_bundles(rows, items),
         )
 
     def changed(
         self, rows: Positions, plain: Floats, served: Floats, items: Mapping[str, Positions] | None = None
     ) -> Catalogue:
-        """With other vectors, and possibly other items, for some bundles."""
+        """With other vectors, and possibly other items (in the order of `rows`), for some bundles."""
         return replace(
             self,
             served=self.served.with_rows(rows, served, len(self)),
             plain=self.plain.with_rows(rows, plain, len(self)),
             contents={**self.contents, **items} if items else self.contents,
+            holders=self.holders.with_bundles(rows, list(items.values()))
+            if self.holders and items
+            else self.holders,
         )
 
     def removed(self, names: Sequence[str]) -> Catalogue:
@@ -182,4 +189,5 @@ class Catalogue:
             popularity=self.popularity[kept],
             alive=self.alive[kept],
             is_new=self.is_new[kept],
+            holders=self.holders and self.holders.only(kept),
         )

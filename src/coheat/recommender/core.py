@@ -1,8 +1,9 @@
 """Recommender: recommend bundles to users and users to bundles, from a trained model.
 
-A score is the inner product of a user's and a bundle's vector. A bundle that did not exist in training
-gets its vector from its items: their sum, divided by size ** size_exponent. A model without vectors is asked
-for its scores instead (see `scoring.py`); it knows what it was trained with, and no more.
+A score is the inner product of a user's and a bundle's vector, for some models plus what their items have in
+common. A bundle that did not exist in training gets its vector from its items: their sum, divided by
+size ** size_exponent. A model without vectors is asked for its scores instead (see `scoring.py`); it knows
+what it was trained with, and no more.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ from coheat.recommender.answers import (
 )
 from coheat.recommender.catalogue import Catalogue, Rows
 from coheat.recommender.checks import Candidates, candidate_rows, check_id, check_ids, check_k, item_rows
+from coheat.recommender.csr import Csr
+from coheat.recommender.explain_overlap import explain_overlap
+from coheat.recommender.holders import Holders
 from coheat.recommender.ids import IdColumn, Ids, shortened, unknown
+from coheat.recommender.profiles import Lookalikes, Profiles
 from coheat.recommender.ranking import Floats, Positions, best
-from coheat.recommender.scoring import InnerProducts, OwnScores, Scoring, Subject
-from coheat.recommender.taken import Csr, Taken
+from coheat.recommender.scoring import InnerProducts, OwnScores, ProductsAndOverlap, Scoring, Subject
+from coheat.recommender.taken import Taken
 from coheat.recommender.views import ServedModel, no_vectors
 
 Relation: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
@@ -70,14 +75,21 @@ class Recommender:
         scoring: Scoring | None = None,
     ):
         """The relations are those of training in CSR form (indptr, indices); scores are inner products of
-        the vectors unless `scoring` says otherwise."""
+        the vectors, plus the overlap where there is one, unless `scoring` says otherwise."""
         self.users, self.items, self.description = users, items, description
-        n_bundles = len(bundles.ids)
+        n_bundles, n_items = len(bundles.ids), len(items.ids)
         self.taken = Taken(Csr(*user_bundle), users)
         self.user_item, self.bundle_item = Csr(*user_item), Csr(*bundle_item)
         popularity = self.taken.trained.degrees(n_bundles)
-        self.model = ServedModel(vectors, popularity, self.user_item.degrees(len(items.ids)))
+        self.model = ServedModel(vectors, popularity, self.user_item.degrees(n_items))
+        self.profiles: Profiles | None = None
         self.scoring = scoring or InnerProducts(self.model.users)
+        if vectors.overlap is not None:
+            self.profiles = Profiles(vectors.overlap, self.taken, self.contents)
+            self.scoring = ProductsAndOverlap(self.model.users, self.profiles)
+        self._lookalikes = Lookalikes(
+            self.model.users, self.taken.trained, self.user_item, n_bundles, n_items
+        )
         self._lock = threading.Lock()
         self._catalogue = Catalogue(
             ids=list(bundles.ids),
@@ -89,6 +101,7 @@ class Recommender:
             alive=np.ones(n_bundles, dtype=np.bool_),
             is_new=popularity == 0,
             contents={},
+            holders=Holders.of_training(self.bundle_item, n_items) if self.profiles else None,
         )
 
     @classmethod
@@ -152,7 +165,7 @@ class Recommender:
         catalogue = self._catalogue
         notes: list[str] = []
         subject = self._subject(catalogue, bundle, items, notes)
-        scores = self.scoring.of_bundle(subject)
+        scores = self.scoring.of_bundle(subject, catalogue)
         if exclude_seen and subject.row is not None:
             scores[self.taken.takers(subject.name, subject.row, catalogue)] = -np.inf
         rows = [
@@ -194,12 +207,14 @@ class Recommender:
         who = lists.known_of(moment, user, items, bundles)
         if who.source == "popular-and-new":
             raise unknown(user, "user", self.users.ids)
-        if who.source == "model" and self.model.views is not None:
+        if who.source == "model" and (self.model.views is not None or self.profiles is not None):
             user_row = self.users.rows[user]
             who = replace(
                 who, item_rows=self.user_item.row(user_row), bundle_rows=self.taken.trained.row(user_row)
             )
         contents = self.contents(row, catalogue)
+        if self.profiles is not None:
+            return explain_overlap(moment, self.profiles, who, row, contents, self.bundle_item)
         return explaining.explain(self.model, catalogue, who, row, contents, self.items)
 
     # Changes. Each builds the next catalogue aside and puts it in place.
@@ -260,7 +275,7 @@ class Recommender:
             catalogue = replace(catalogue, popularity=popularity)
             changed = {row: bundle for (_, bundle, row), new in zip(known, counted, strict=True) if new}
             if changed and self.model.views is not None:
-                catalogue = self._weighed_anew(catalogue, changed)
+                catalogue = self.model.weighed_anew(catalogue, changed, self.taken)
             self._catalogue = catalogue
         return [
             Recorded(user, bundle, new, int(popularity[row]), self.model.weight(popularity[row]))
@@ -282,12 +297,19 @@ class Recommender:
     def bundle_table(self) -> tuple[list[str], Floats]:
         """All bundles' ids and their vectors (n, width) as they score now."""
         self.model.check_has_vectors("there are none to export")
+        if self.profiles is not None:
+            raise ConfigError(
+                "this model's score is an inner product plus what the user's items and the bundle's have in "
+                "common, so its vectors alone would rank wrongly and are not exported; for lists in files "
+                "use coheat batch"
+            )
         catalogue = self._catalogue
         return catalogue.names(), catalogue.served.take(np.flatnonzero(catalogue.alive))
 
     def moment(self) -> lists.Moment:
         """All that questions are answered from, as it is now."""
-        return lists.Moment(self.model, self.scoring, self._catalogue, self.taken, self.items)
+        parts = self.model, self.scoring, self._catalogue, self.taken, self.items
+        return lists.Moment(*parts, self.profiles, self._lookalikes)
 
     @property
     def new_bundle_ids(self) -> set[str]:
@@ -352,7 +374,8 @@ class Recommender:
         if bundle is not None:
             row = catalogue.row(bundle)
             plain, served = (table.take(np.array([row]))[0] for table in (catalogue.plain, catalogue.served))
-            return Subject(bundle, row, self.contents(row, catalogue), plain, served)
+            is_new = bool(catalogue.is_new[row])
+            return Subject(bundle, row, self.contents(row, catalogue), plain, served, is_new)
         self.model.check_places_new()
         left_out: dict[str, list[str]] = {}
         rows = item_rows(self.items, "", items or (), left_out)
@@ -360,7 +383,8 @@ class Recommender:
         notes += [
             f"the model does not know the item {shortened(name)}; left out" for name in left_out.get("", [])
         ]
-        return Subject("", None, rows, plain[0], self.model.weighed(plain, np.zeros(1, dtype=np.int64))[0])
+        served = self.model.weighed(plain, np.zeros(1, dtype=np.int64))
+        return Subject("", None, rows, plain[0], served[0], is_new=True)
 
     def _checked(
         self, bundles: Mapping[str, Iterable[str]], check_name: Any
@@ -379,18 +403,6 @@ class Recommender:
             raise DataError(
                 f"the bundle id {shortened(name)} is taken already; choose another, or replace it"
             )
-
-    def _weighed_anew(self, catalogue: Catalogue, changed: Mapping[int, str]) -> Catalogue:
-        """New weights for bundles whose popularity changed, and a history for those that had none."""
-        rows = np.array(sorted(changed), dtype=np.int64)
-        plain = catalogue.plain.take(rows)
-        for place, row in enumerate(rows.tolist()):
-            if catalogue.is_new[row]:
-                takers = self.taken.by_bundle[changed[row]]
-                found = np.array([self.users.rows.get(user, -1) for user in takers], dtype=np.int64)
-                own = self.model.own_history(row if row < catalogue.n_trained else None)
-                plain[place, self.model.history] = own + self.model.history_from(found, self.taken)
-        return catalogue.changed(rows, plain, self.model.weighed(plain, catalogue.popularity[rows]))
 
 
 def _open(path: Path) -> Artifact:

@@ -26,7 +26,7 @@ def explain(
     weight = model.weight(catalogue.popularity[row])
     made_of_items = model.views is not None or catalogue.ids[row] in catalogue.contents
     item_shares = model.item_shares(who.vector, contents, 1 - (weight or 0)) if made_of_items else np.zeros(0)
-    bundle_items = _shares([items.ids[item] for item in contents] if made_of_items else [], item_shares)
+    bundle_items = shares_of([items.ids[item] for item in contents] if made_of_items else [], item_shares)
     if model.views is None or weight is None:
         views = [ViewShare("score", 1.0, score)]
         user_items: list[Share] = []
@@ -41,9 +41,9 @@ def explain(
         from_items = model.from_items(who.item_rows).astype(np.float64)
         trained = np.where(who.bundle_rows < catalogue.n_trained, who.bundle_rows, -1)
         from_bundles = model.from_bundles(trained).astype(np.float64)
-        user_items = _shares([items.ids[item] for item in who.item_rows], from_items @ served[affiliation])
+        user_items = shares_of([items.ids[item] for item in who.item_rows], from_items @ served[affiliation])
         names = [catalogue.ids[bundle] for bundle in who.bundle_rows]
-        user_bundles = _shares(names, from_bundles @ served[history])
+        user_bundles = shares_of(names, from_bundles @ served[history])
         # What is left of the user's vector is its layer 0: learned of the user, not passed on by neighbours.
         left = user - np.concatenate([from_bundles.sum(axis=0), from_items.sum(axis=0)])
         own = float(left @ served)
@@ -61,7 +61,7 @@ def explain(
     )
 
 
-def _shares(names: list[str], shares: npt.NDArray[Any]) -> list[Share]:
+def shares_of(names: list[str], shares: npt.NDArray[Any]) -> list[Share]:
     """Largest first."""
     order = np.argsort(-np.abs(shares), kind="stable")
     return [Share(names[place], float(shares[place])) for place in order]

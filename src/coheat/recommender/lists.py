@@ -13,7 +13,9 @@ import numpy as np
 
 from coheat.recommender.answers import Recommendation, Recommendations, Source
 from coheat.recommender.catalogue import Catalogue
+from coheat.recommender.holders import Profile
 from coheat.recommender.ids import Ids, shortened
+from coheat.recommender.profiles import Lookalikes, Profiles
 from coheat.recommender.ranking import Floats, Positions, rank_rows
 from coheat.recommender.scoring import BLOCK, People, Scoring
 from coheat.recommender.taken import Taken
@@ -33,6 +35,9 @@ class Moment:
     catalogue: Catalogue
     taken: Taken
     items: Ids
+    profiles: Profiles | None = None
+    """For a model whose score has an overlap; then there are also `lookalikes`, for newcomers."""
+    lookalikes: Lookalikes | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Known:
     item_rows: Positions
     bundle_rows: Positions
     notes: tuple[str, ...] = ()
+    since: Profile | None = None
+    """See `People`."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,8 @@ def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[
             notes = (
                 f"user {shortened(user)} is known from training; what was given is not used for the scores",
             )
-        return Known(user, "model", model.users[row], seen, NOTHING, NOTHING, notes)
+        since = moment.profiles.recorded(user, catalogue) if moment.profiles else None
+        return Known(user, "model", model.users[row], seen, NOTHING, NOTHING, notes, since)
     distinct = list(dict.fromkeys(items))
     found = [all_items.rows[item] for item in distinct if item in all_items.rows]
     item_rows = np.array(sorted(found), dtype=np.int64)
@@ -176,15 +184,33 @@ def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[
         for item in distinct
         if item not in all_items.rows
     )
-    if model.views is not None and (len(item_rows) or len(seen)):
-        bundle_rows = np.where(seen < catalogue.n_trained, seen, -1)
-        vector = model.folded(item_rows, bundle_rows)
-        if vector.any():
-            return Known(user, "folded-in", vector, seen, item_rows, seen, notes)
+    if len(item_rows) or len(seen):
+        vector, since = _folded(moment, item_rows, seen)
+        if vector is not None:
+            return Known(user, "folded-in", vector, seen, item_rows, seen, notes, since)
     # Looking for a similar id would take longer than the list, and strangers are many.
     why = "from what was given no vector can be made" if distinct or len(seen) else "unknown user id"
     notes += (f"user {shortened(user)}: {why}; answered with popular and new bundles",)
     return Known(user, "popular-and-new", None, seen, item_rows, seen, notes)
+
+
+def _folded(moment: Moment, items: Positions, bundles: Positions) -> tuple[Floats | None, Profile | None]:
+    """A newcomer's vector and profile; no vector where the model has no rule for newcomers."""
+    model, n_trained = moment.model, moment.catalogue.n_trained
+    if moment.profiles is not None and moment.lookalikes is not None:
+        of_bundles = moment.profiles.of_bundles(bundles, moment.catalogue)
+        since = Profile.joined([moment.profiles.of_items(items), *of_bundles])
+        return moment.lookalikes.vector(items, bundles[bundles < n_trained]), since
+    if model.views is None:
+        return None, None
+    vector = model.folded(items, np.where(bundles < n_trained, bundles, -1))
+    return vector if vector.any() else None, None
+
+
+def people_of(moment: Moment, names: Sequence[str], rows: Positions) -> People:
+    """Users of training as they are now."""
+    since = moment.profiles.since(names, moment.catalogue) if moment.profiles else {}
+    return People(rows, moment.model.users[rows], since)
 
 
 @dataclass(frozen=True)
@@ -222,13 +248,14 @@ def _block(moment: Moment, asked: Asked, names: Sequence[str]) -> Block:
     rows = np.array([moment.taken.users.rows.get(name, -1) for name in names], dtype=np.int64)
     if (rows >= 0).all() and not (asked.items or asked.bundles):
         seen = moment.taken.pairs_of(names, rows, moment.catalogue) if asked.exclude_seen else UNSEEN
-        return Block(names, None, People(rows, moment.model.users[rows]), seen)
+        return Block(names, None, people_of(moment, names, rows), seen)
     known = [known_of(moment, name, asked.items.get(name, ()), asked.bundles.get(name, ())) for name in names]
     placed = [who for who in known if who.vector is not None]
     vectors = np.zeros((len(placed), moment.model.users.shape[1]), dtype=np.float32)
     for place, who in enumerate(placed):
         vectors[place] = who.vector
-    people = People(rows[[who.vector is not None for who in known]], vectors)
+    since = {place: who.since for place, who in enumerate(placed) if who.since is not None}
+    people = People(rows[[who.vector is not None for who in known]], vectors, since)
     if not (placed and asked.exclude_seen):
         return Block(names, known, people, UNSEEN)
     takers = np.repeat(np.arange(len(placed)), [len(who.seen) for who in placed])

@@ -1,17 +1,21 @@
 """Where a score comes from: the one place that every question goes through.
 
-`InnerProducts` multiplies vectors. `OwnScores` asks the model itself, for those that do not score by vectors
-(counting, and networks that look at a user and a bundle together).
+`InnerProducts` multiplies vectors, `ProductsAndOverlap` also looks at what the user's items and the bundle's
+have in common. `OwnScores` asks the model itself, for those that do not score by vectors (counting, and
+networks that look at a user and a bundle together).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from coheat.recommender.catalogue import Catalogue
+from coheat.recommender.holders import Profile
+from coheat.recommender.profiles import Profiles
 from coheat.recommender.ranking import Floats, Positions
 
 BLOCK = 256
@@ -20,10 +24,14 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class People:
-    """Users who are scored together: their rows in training (-1: not in it) and vectors (n, width)."""
+    """Users who are scored together: their rows in training (-1: not in it) and vectors (n, width).
+
+    `since`: what speaks to one of them (by place) beyond the profile of training, or instead of one.
+    """
 
     rows: Positions
     vectors: Floats
+    since: Mapping[int, Profile] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,6 +49,7 @@ class Subject:
     items: Positions
     plain: Floats
     served: Floats
+    is_new: bool
 
 
 class Scoring(Protocol):
@@ -55,7 +64,7 @@ class Scoring(Protocol):
         """
         ...
 
-    def of_bundle(self, subject: Subject) -> Floats:
+    def of_bundle(self, subject: Subject, catalogue: Catalogue) -> Floats:
         """Scores of one bundle for all users of training (n_users,)."""
         ...
 
@@ -74,9 +83,46 @@ class InnerProducts:
         product: Floats = people.vectors @ catalogue.served.take(columns).T
         return product
 
-    def of_bundle(self, subject: Subject) -> Floats:
+    def of_bundle(self, subject: Subject, catalogue: Catalogue) -> Floats:  # noqa: ARG002
         product: Floats = self.users @ subject.served
         return product
+
+
+class ProductsAndOverlap:
+    """score(u, b) = the inner product of their vectors, plus what their items have in common.
+
+    See `coheat.models.base.Overlap`. It is exact for bundles and people of any day: overlaps are summed over
+    the bundles that hold an item of the user's now, and most bundles hold none, so they cost nothing.
+    """
+
+    def __init__(self, users: Floats, profiles: Profiles):
+        self.products, self.profiles = InnerProducts(users), profiles
+
+    def of_people(
+        self, people: People, catalogue: Catalogue, columns: Positions | None, scratch: Floats | None
+    ) -> Floats:
+        assert catalogue.holders is not None
+        scores = self.products.of_people(people, catalogue, columns, scratch)
+        numbers = self.profiles.stored
+        is_new = catalogue.is_new if columns is None else catalogue.is_new[columns]
+        weights = np.where(is_new, numbers.new_weight, numbers.weight)
+        offsets = np.where(is_new, np.float32(numbers.new_offset), np.float32(0))
+        # User by user, so that a row of scores is still at hand: faster than all of them at once.
+        for place, row in enumerate(people.rows.tolist()):
+            profile = self.profiles.whole(row, people.since.get(place))
+            shared = catalogue.holders.overlaps(profile, len(catalogue))
+            if columns is not None:
+                shared = shared[columns]
+            hit = np.flatnonzero(shared)
+            scores[place, hit] += weights[hit] * np.log1p(shared[hit] / numbers.scale)
+            scores[place] += offsets
+        return scores
+
+    def of_bundle(self, subject: Subject, catalogue: Catalogue) -> Floats:
+        scores = self.products.of_bundle(subject, catalogue)
+        shared = self.profiles.overlaps_with(subject.items, catalogue)
+        scores += self.profiles.part(shared, subject.is_new) + self.profiles.offset(subject.is_new)
+        return scores
 
 
 class OwnScores:
@@ -96,7 +142,7 @@ class OwnScores:
         scores: Floats = self.scorer.scores(people.rows)
         return scores if columns is None else scores[:, columns]
 
-    def of_bundle(self, subject: Subject) -> Floats:
+    def of_bundle(self, subject: Subject, catalogue: Catalogue) -> Floats:  # noqa: ARG002
         """The scorer gives all bundles of a user; so this is as much work as a list for everybody."""
         assert subject.row is not None
         found = np.empty(self.n_users, dtype=np.float32)

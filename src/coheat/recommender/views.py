@@ -4,11 +4,15 @@ from its edges. For a model with one view, a bundle's vector is made of its item
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from coheat.artifact import ServingVectors
 from coheat.errors import ConfigError
+from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.fold_in import contributions
+from coheat.recommender.mapped import let_go
 from coheat.recommender.ranking import Floats, Positions
 from coheat.recommender.taken import Taken
 
@@ -17,6 +21,13 @@ def no_vectors(n_users: int, n_bundles: int) -> ServingVectors:
     """What stands for the vectors of a model that has none: rows without columns."""
     users, bundles = (np.zeros((n, 0), dtype=np.float32) for n in (n_users, n_bundles))
     return ServingVectors(users, bundles, None, 1.0)
+
+
+def _filled(items: Floats) -> slice:
+    """The columns in which items have anything: a bundle has those from its items, and the others not."""
+    columns = np.flatnonzero(np.asarray(items).any(axis=0))
+    let_go(items)
+    return slice(int(columns[0]), int(columns[-1]) + 1) if len(columns) else slice(0, 0)
 
 
 class ServedModel:
@@ -30,6 +41,8 @@ class ServedModel:
         width = vectors.users.shape[1]
         half = width // 2 if self.views else 0
         self.history, self.affiliation = slice(0, half), slice(half, width)
+        if vectors.overlap is not None and vectors.items is not None:
+            self.affiliation = _filled(vectors.items)
 
     def weight(self, popularity: float) -> float | None:
         """Weight of the history view for a bundle taken this often; None for a model with one view."""
@@ -122,3 +135,15 @@ class ServedModel:
         given = contributions(self.views.user_layers, degrees, takers, self.views.normalise_layers)
         total: Floats = given.sum(axis=0)
         return total
+
+    def weighed_anew(self, catalogue: Catalogue, changed: Mapping[int, str], taken: Taken) -> Catalogue:
+        """New weights for bundles (row: id) whose popularity changed, and a history for those without."""
+        rows = np.array(sorted(changed), dtype=np.int64)
+        plain = catalogue.plain.take(rows)
+        for place, row in enumerate(rows.tolist()):
+            if catalogue.is_new[row]:
+                takers = taken.by_bundle[changed[row]]
+                found = np.array([taken.users.rows.get(user, -1) for user in takers], dtype=np.int64)
+                own = self.own_history(row if row < catalogue.n_trained else None)
+                plain[place, self.history] = own + self.history_from(found, taken)
+        return catalogue.changed(rows, plain, self.weighed(plain, catalogue.popularity[rows]))

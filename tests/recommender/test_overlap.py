@@ -1,0 +1,365 @@
+"""A score of an inner product plus an overlap of items (Ember), served: against sums made one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_artifact import describe
+
+from coheat.artifact import ServingOverlap, ServingVectors, load_artifact, save_artifact
+from coheat.batch import recommend_all
+from coheat.data.dataset import BundleData
+from coheat.data.split import Split
+from coheat.errors import ConfigError
+from coheat.export import export
+from coheat.models.base import Progress
+from coheat.models.ember import Ember, EmberConfig
+from coheat.recommender import Explanation, Ids, Recommender, catalogue, holders
+from coheat.rng import Randomness
+from coheat.runs import artifact_scorer
+
+
+def trained(data: BundleData) -> Ember:
+    """A few steps are enough: what is tested is arithmetic, not learning."""
+    settings = {"embedding_size": 8, "companion_size": 4, "choose": "fixed", "companion_ridge": 1.0}
+    model = Ember(data, EmberConfig.create(settings), Randomness(5))
+    optimizers = model.optimizers()
+    model.begin_epoch(Progress(1, 1))
+    for batch in model.batches(64):
+        model.step(batch, optimizers)
+    return model
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory, _planted: Split) -> Path:
+    place = tmp_path_factory.mktemp("ember") / "model"
+    model = trained(_planted.train)
+    save_artifact(place, model, describe(model, "ember"))
+    return place
+
+
+@pytest.fixture
+def recommender(directory: Path) -> Recommender:
+    return Recommender.load(directory)
+
+
+class Oracle:
+    """The score as the model's text has it, one pair at a time, from dictionaries of ids."""
+
+    def __init__(self, directory: Path):
+        artifact = load_artifact(directory)
+        data, vectors = artifact.training_data(), artifact.vectors()
+        assert vectors is not None
+        assert vectors.overlap is not None
+        self.data, self.numbers = data, vectors.overlap
+        assert vectors.items is not None
+        self.item_vectors = dict(zip(data.items.ids, vectors.items.astype(float), strict=True))
+        self.worth = dict(zip(data.items.ids, vectors.overlap.item_weights.tolist(), strict=True))
+        self.users = dict(zip(data.users.ids, vectors.users.astype(float), strict=True))
+        self.learned = dict(zip(data.bundles.ids, vectors.bundles.astype(float), strict=True))
+        self.contents = {
+            name: [data.items[int(item)] for item in data.bundle_item[[row]].indices]
+            for row, name in enumerate(data.bundles.ids)
+        }
+        self.new = {name for name, n in zip(data.bundles.ids, data.popularity, strict=True) if n == 0}
+        self.recorded: set[tuple[str, str]] = set()
+        self.profile: dict[str, dict[str, float]] = {}
+        for row, user in enumerate(data.users.ids):
+            items = [data.items[int(item)] for item in data.user_item[[row]].indices]
+            bundles = [data.bundles[int(bundle)] for bundle in data.user_bundle[[row]].indices]
+            self.profile[user] = self.says(items, bundles)
+
+    def says(self, items: Iterable[str], bundles: Iterable[str]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for item in items:
+            found[item] = found.get(item, 0) + self.numbers.own_item_weight * self.worth[item]
+        for bundle in bundles:
+            for item in self.contents[bundle]:
+                found[item] = found.get(item, 0) + self.worth[item] / math.sqrt(len(self.contents[bundle]))
+        return found
+
+    def add(self, bundle: str, items: list[str]) -> None:
+        self.contents[bundle] = items
+        self.new.add(bundle)
+        self.learned[bundle] = sum(self.item_vectors[item] for item in items) / len(items)
+
+    def replace(self, bundle: str, items: list[str]) -> None:
+        """The columns that items fill come from the items, the others stay as learned."""
+        self.contents[bundle] = items
+        pooled = sum(self.item_vectors[item] for item in items) / len(items)
+        filled = np.any(list(self.item_vectors.values()), axis=0)
+        self.learned[bundle] = np.where(filled, pooled, self.learned[bundle])
+
+    def remove(self, bundle: str) -> None:
+        self.recorded = {pair for pair in self.recorded if pair[1] != bundle}
+
+    def overlap(self, user: str, bundle: str) -> float:
+        """What was recorded counts by the items that the bundle has now."""
+        since = self.says([], [taken for who, taken in self.recorded if who == user])
+        return sum(self.profile[user].get(item, 0) + since.get(item, 0) for item in self.contents[bundle])
+
+    def score(self, user: str, bundle: str) -> float:
+        matched = math.log1p(self.overlap(user, bundle) / self.numbers.scale)
+        learned = float(self.users[user] @ self.learned[bundle])
+        if bundle in self.new:
+            return learned + self.numbers.new_weight * matched + self.numbers.new_offset
+        return learned + self.numbers.weight * matched
+
+
+def listed(recommender: Recommender, user: str, candidates: list[str] | None = None) -> dict[str, float]:
+    found = recommender.recommend([user], 1000, candidates or "all", exclude_seen=False)
+    return {row.bundle_id: row.score for row in found}
+
+
+def assert_as(oracle: Oracle, recommender: Recommender, users: Iterable[str]) -> None:
+    """Lists of everything, of a few candidates, and audiences all have the oracle's scores."""
+    names = recommender.bundle_ids
+    few = names[-3:]
+    for user in users:
+        expected = {bundle: oracle.score(user, bundle) for bundle in names}
+        assert listed(recommender, user) == pytest.approx(expected, abs=1e-4)
+        assert listed(recommender, user, few) == pytest.approx({b: expected[b] for b in few}, abs=1e-4)
+    for bundle in few:
+        audience = recommender.audience(bundle, 1000, exclude_seen=False)
+        expected = {user: oracle.score(user, bundle) for user in recommender.users.ids}
+        assert {row.user_id: row.score for row in audience} == pytest.approx(expected, abs=1e-4)
+
+
+def test_scores_are_those_that_evaluation_ranks(directory: Path, recommender: Recommender) -> None:
+    users = list(recommender.users.ids)
+    expected = artifact_scorer(load_artifact(directory)).scores(np.arange(len(users)))
+    found = recommender.recommend(users, 1000, exclude_seen=False)
+    row_of = {name: row for row, name in enumerate(recommender.bundle_ids)}
+    scores = np.zeros_like(expected)
+    for row in found:
+        scores[recommender.users.rows[row.user_id], row_of[row.bundle_id]] = row.score
+    assert np.allclose(scores, expected, atol=1e-5)
+    for name, column in row_of.items():
+        for one in recommender.audience(name, 1000, exclude_seen=False):
+            wanted = expected[recommender.users.rows[one.user_id], column]
+            assert one.score == pytest.approx(wanted, abs=1e-5)
+
+
+COUNTS = {"user": 2, "bundle": 2, "item": 3}
+
+
+def by_hand() -> Recommender:
+    """Two users, two bundles (the second new), three items; all numbers chosen."""
+    overlap = ServingOverlap(
+        indptr=np.array([0, 2, 3]),
+        items=np.array([0, 1, 2], dtype=np.int32),
+        weights=np.array([1.0, 0.5, 2.0], dtype=np.float32),
+        item_weights=np.array([1.0, 0.5, 0.25], dtype=np.float32),
+        own_item_weight=2.0, scale=0.5, weight=3.0, new_weight=4.0, new_offset=-1.0,
+    )  # fmt: skip
+    vectors = ServingVectors(
+        users=np.array([[1.0, 2.0], [0.5, 0.0]], dtype=np.float32),
+        bundles=np.array([[10.0, 1.0], [0.0, 3.0]], dtype=np.float32),
+        items=np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 5.0]], dtype=np.float32),
+        size_exponent=1.0,
+        overlap=overlap,
+    )
+    names = (Ids([f"{kind[0]}{n}" for n in range(count)], kind) for kind, count in COUNTS.items())
+    users, bundles, items = names
+    user_bundle = np.array([0, 1, 1]), np.array([0])
+    user_item = np.array([0, 1, 2]), np.array([1, 2])
+    bundle_item = np.array([0, 2, 4]), np.array([0, 1, 1, 2])
+    return Recommender(users, bundles, items, vectors, user_bundle, user_item, bundle_item)
+
+
+def test_scores_by_hand() -> None:
+    served = by_hand()
+    log = math.log
+    assert listed(served, "u0") == pytest.approx({"b0": 12 + 3 * log(4), "b1": 6 + 4 * log(2) - 1}, abs=1e-5)
+    assert listed(served, "u1") == pytest.approx({"b0": 5, "b1": 4 * log(5) - 1}, abs=1e-5)
+    # A new bundle of i1 and i2 has the mean of their vectors, (0, 3), like b1.
+    served.add_bundles({"new": ["i2", "i1"]})
+    assert listed(served, "u0")["new"] == pytest.approx(6 + 4 * log(2) - 1, abs=1e-5)
+    # b0 keeps its first column, which no item fills, and its second becomes that of i2.
+    served.replace_bundles({"b0": ["i2"]})
+    assert listed(served, "u1")["b0"] == pytest.approx(5 + 3 * log(5), abs=1e-5)
+    assert listed(served, "u0")["b0"] == pytest.approx(10 + 2 * 5, abs=1e-5)
+    # u1 takes b0, now just i2, worth 0.25 / sqrt(1).
+    served.record("u1", "b0")
+    assert listed(served, "u1")["b1"] == pytest.approx(4 * log(1 + 2.25 / 0.5) - 1, abs=1e-5)
+
+
+@pytest.mark.parametrize("late", [0, 6, 1 << 14])
+def test_scores_stay_exact_through_many_changes(
+    late: int, directory: Path, recommender: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bundles come, change and go, and are taken; however often the index is made anew."""
+    monkeypatch.setattr(holders, "LATE", late)
+    monkeypatch.setattr(catalogue, "DEAD", 3)
+    monkeypatch.setattr(catalogue, "OVERLAY", 10)
+    oracle, rng = Oracle(directory), np.random.default_rng(late)
+    users, items = list(recommender.users.ids), list(recommender.items.ids)
+    for step in range(100):
+        bundles = recommender.bundle_ids
+        chosen = [str(item) for item in rng.choice(items, rng.integers(1, 5), replace=False)]
+        bundle = bundles[rng.integers(len(bundles))]
+        change = rng.integers(4)
+        if change == 0:
+            recommender.add_bundles({f"new {step}": chosen})
+            oracle.add(f"new {step}", chosen)
+        elif change == 1:
+            recommender.replace_bundles({bundle: chosen})
+            oracle.replace(bundle, chosen)
+        elif change == 2:
+            recommender.remove_bundles([bundle])
+            oracle.remove(bundle)
+        elif recommender.record(user := users[rng.integers(4)], bundle).counted:
+            oracle.recorded.add((user, bundle))
+        if step % 20 == 19:
+            assert_as(oracle, recommender, users[:4])
+
+
+def test_a_preview_has_the_audience_that_the_bundle_gets(recommender: Recommender) -> None:
+    items = ["item-0-0", "item-1-1"]
+    before = [(row.user_id, row.score) for row in recommender.audience(items=items, k=10)]
+    recommender.add_bundles({"new": items})
+    after = [(row.user_id, row.score) for row in recommender.audience("new", k=10)]
+    assert before == after
+    assert "new" in listed(recommender, "user-0-0")
+
+
+def test_a_new_bundle_stays_new_however_often_it_is_taken(directory: Path, recommender: Recommender) -> None:
+    oracle = Oracle(directory)
+    oracle.add("new", ["item-0-0", "item-0-1"])
+    recommender.add_bundles({"new": ["item-0-0", "item-0-1"]})
+    recommender.record_many([("user-1-0", "new"), ("user-2-0", "new"), ("stranger", "new")])
+    oracle.recorded = {("user-1-0", "new"), ("user-2-0", "new")}
+    assert recommender.bundle("new").popularity == 3
+    assert recommender.bundle("new").history_weight is None
+    assert_as(oracle, recommender, ["user-1-0", "user-2-0", "user-0-0"])
+    assert "new" not in {row.bundle_id for row in recommender.recommend(["user-1-0"], 1000)}
+
+
+def test_a_newcomer_is_scored_by_what_they_say_and_by_lookalikes(
+    directory: Path, recommender: Recommender
+) -> None:
+    """A copy of a user's items and bundles has that user's overlaps; the vector is the takers' mean."""
+    oracle = Oracle(directory)
+    user = "user-0-0"
+    info = recommender.user(user)
+    takers = [
+        np.mean(
+            [v for name, v in oracle.users.items() if bundle in recommender.user(name).bundle_ids], axis=0
+        )
+        for bundle in info.bundle_ids
+    ]
+    oracle.profile["copy"], oracle.users["copy"] = oracle.profile[user], np.mean(takers, axis=0)
+    found = recommender.recommend(
+        ["copy"], 1000, exclude_seen=False, items={"copy": info.item_ids}, bundles={"copy": info.bundle_ids}
+    )
+    assert found.sources == {"copy": "folded-in"}
+    expected = {bundle: oracle.score("copy", bundle) for bundle in recommender.bundle_ids}
+    assert {row.bundle_id: row.score for row in found} == pytest.approx(expected, abs=1e-4)
+
+
+def test_newcomers_with_items_only_or_with_new_bundles_only(
+    directory: Path, recommender: Recommender
+) -> None:
+    oracle = Oracle(directory)
+    owners = [v for name, v in oracle.users.items() if "item-0-0" in recommender.user(name).item_ids]
+    oracle.profile["a"], oracle.users["a"] = oracle.says(["item-0-0"], []), np.mean(owners, axis=0)
+    oracle.add("new", ["item-1-0", "item-1-1"])
+    recommender.add_bundles({"new": ["item-1-0", "item-1-1"]})
+    everybody = np.mean(list(oracle.users.values())[:-1], axis=0)
+    oracle.profile["b"], oracle.users["b"] = oracle.says([], ["new"]), everybody
+    recommender.record("b", "new")
+    found = recommender.recommend(["a", "b"], 1000, exclude_seen=False, items={"a": ["item-0-0"]})
+    assert found.sources == {"a": "folded-in", "b": "folded-in"}
+    expected = {(u, b): oracle.score(u, b) for u in ("a", "b") for b in recommender.bundle_ids}
+    assert {(row.user_id, row.bundle_id): row.score for row in found} == pytest.approx(expected, abs=1e-4)
+    unknown = recommender.recommend(["c"], 3, items={"c": ["moon"]})
+    assert unknown.sources == {"c": "popular-and-new"}
+
+
+def adds_up(explanation: Explanation, tolerance: float = 1e-6) -> bool:
+    """Both ways of taking the score apart give it back, and the items give the affiliation view's share."""
+    e = explanation
+    views = {view.name: view.share for view in e.views}
+    user = sum(part.share for part in [*e.user_items, *e.user_bundles]) + e.own
+    items = sum(part.share for part in e.bundle_items)
+    whole = (sum(views.values()), e.score), (user, e.score), (items, views["affiliation"])
+    return all(math.isclose(found, wanted, abs_tol=tolerance) for found, wanted in whole)
+
+
+def test_explanations_add_up(directory: Path, recommender: Recommender) -> None:
+    recommender.add_bundles({"new": ["item-0-0", "item-2-1"]})
+    recommender.replace_bundles({"bundle-1-0": ["item-0-3"]})
+    recommender.record_many([("user-0-0", "new"), ("guest", "new"), ("guest", "bundle-0-1")])
+    oracle = Oracle(directory)
+    oracle.add("new", ["item-0-0", "item-2-1"])
+    oracle.replace("bundle-1-0", ["item-0-3"])
+    oracle.recorded.add(("user-0-0", "new"))
+    offset = oracle.numbers.new_offset
+    for user in ("user-0-0", "user-2-3", "guest"):
+        scores = listed(recommender, user)
+        for bundle in ("new", "bundle-1-0", "bundle-0-0", "bundle-2-1"):
+            found = recommender.explain(user, bundle)
+            assert adds_up(found), (user, bundle)
+            assert found.score == pytest.approx(scores[bundle], abs=1e-5)
+            assert found.history_weight is None
+            assert {part.id for part in found.bundle_items} == set(recommender.bundle(bundle).item_ids)
+            welcome = [view.share for view in found.views if view.name == "welcome"]
+            assert welcome == ([offset] if recommender.is_new(bundle) else [])
+            info = recommender.user(user)
+            assert {part.id for part in found.user_bundles} == {*info.bundle_ids, *info.recorded_ids}
+            assert {part.id for part in found.user_items} == set(info.item_ids)
+            if user != "guest":  # all of the overlap comes from what the user has, and nothing else does
+                rest = oracle.users[user] @ oracle.learned[bundle] + sum(welcome)
+                assert found.own == pytest.approx(rest, abs=1e-5)
+
+
+def test_an_explanation_by_hand() -> None:
+    """u0 has i1 of its own (2 x 0.5) and took b0 (i0: 1 / sqrt 2, i1: 0.5 / sqrt 2)."""
+    served = by_hand()
+    found = served.explain("u0", "b0")
+    views = {view.name: view.share for view in found.views}
+    common = 3 * math.log(4)
+    assert views == pytest.approx({"history": 10, "affiliation": 2 + common}, abs=1e-5)
+    # Of the overlap of 1.5, i0 brings 1 and i1 the rest; of the vectors, each item 2 / 2.
+    assert {part.id: part.share for part in found.bundle_items} == pytest.approx(
+        {"i0": 1 + common * 1 / 1.5, "i1": 1 + common * 0.5 / 1.5}, abs=1e-5
+    )
+    assert {part.id: part.share for part in found.user_items} == pytest.approx(
+        {"i1": common * 1 / 1.5}, abs=1e-5
+    )
+    assert {part.id: part.share for part in found.user_bundles} == pytest.approx(
+        {"b0": common * 1.5 / math.sqrt(2) / 1.5}, abs=1e-5
+    )
+    assert adds_up(found)
+    nothing = served.explain("u1", "b0")
+    assert all(part.share == 0 for part in nothing.bundle_items)
+
+
+def test_alike_are_bundles_with_alike_items(recommender: Recommender) -> None:
+    """By the columns that items fill, so a new bundle is comparable from the start."""
+    recommender.add_bundles({"twin": recommender.bundle("bundle-1-2").item_ids})
+    first = recommender.similar_bundles("twin", 1)[0]
+    assert first.bundle_id == "bundle-1-2"
+    assert first.similarity == pytest.approx(1, abs=1e-5)
+    assert recommender.similar_bundles("bundle-1-2", 1)[0].bundle_id == "twin"
+
+
+def test_vectors_alone_are_not_exported(recommender: Recommender, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="coheat batch"):
+        export(recommender, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_lists_for_everybody_are_those_of_each(recommender: Recommender, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    recommender.add_bundles({"new": ["item-0-0", "item-2-1"]})
+    recommender.record("user-0-0", "new")
+    recommend_all(recommender, tmp_path / "lists", k=5)
+    rows = parquet.read_table(next((tmp_path / "lists").glob("part-*"))).to_pylist()
+    found = recommender.recommend(list(recommender.users.ids), 5)
+    assert [(r["user_id"], r["bundle_id"], r["score"]) for r in rows] == [(r[0], r[1], r[2]) for r in found]
