@@ -1,0 +1,37 @@
+"""The study of Ember runs, and its two protocols are what it says they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from coheat.data.split import split
+from coheat.data.synthetic import planted_world
+from coheat.data.writing import write_tables
+from coheat.models.ember import EmberConfig
+from coheat.runs import open_run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+import beyond
+
+
+def test_one_training_serves_both_protocols(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planted = planted_world()
+    for scenario in ("cold", "warm"):
+        write_tables(split(planted.train, scenario, 0), tmp_path / "data" / scenario / "tiny")
+    arguments = ["--data", str(tmp_path / "data"), "--name", "tiny", "--out", str(tmp_path / "out")]
+    arguments += ["--seeds", "0", "--scenarios", "cold", "warm", "--no-coheat"]
+    beyond.main([*arguments, "--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())["runs"]["cold-0"]
+    run = open_run(tmp_path / "out" / "ember-cold-0")
+    assert found["P"]["recall@20"] == pytest.approx(run.evaluate()["test"]["recall@20"], abs=1e-6)
+    default = str(EmberConfig().welcome)
+    assert found["S"]["recall@20"] == found["curve"][default]["recall@20"]
+    assert found["left_out"]["everything"]["recall@20"] == found["S"]["recall@20"]
+    assert found["curve"]["0.0"]["cold_share@20"] <= found["curve"]["100.0"]["cold_share@20"]
+    assert "| cold shelf |" in capsys.readouterr().out
+    assert (tmp_path / "out" / "knob.png").stat().st_size > 1000
