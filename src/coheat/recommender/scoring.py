@@ -92,7 +92,7 @@ class ProductsAndOverlap:
     """score(u, b) = the inner product of their vectors, plus what their items have in common.
 
     See `coheat.models.base.Overlap`. It is exact for bundles and people of any day: overlaps are summed over
-    the bundles that hold an item of the user's now, and most bundles hold none, so they cost nothing.
+    the bundles that hold an item of the user's now.
     """
 
     def __init__(self, users: Floats, profiles: Profiles):
@@ -105,17 +105,19 @@ class ProductsAndOverlap:
         scores = self.products.of_people(people, catalogue, columns, scratch)
         numbers = self.profiles.stored
         is_new = catalogue.is_new if columns is None else catalogue.is_new[columns]
-        weights = np.where(is_new, numbers.new_weight, numbers.weight)
+        weights = np.where(is_new, np.float32(numbers.new_weight), np.float32(numbers.weight))
         offsets = np.where(is_new, np.float32(numbers.new_offset), np.float32(0))
-        # User by user, so that a row of scores is still at hand: faster than all of them at once.
+        # User by user, so that a row is still at hand from one step to the next.
         for place, row in enumerate(people.rows.tolist()):
             profile = self.profiles.whole(row, people.since.get(place))
             shared = catalogue.holders.overlaps(profile, len(catalogue))
-            if columns is not None:
-                shared = shared[columns]
-            hit = np.flatnonzero(shared)
-            scores[place, hit] += weights[hit] * np.log1p(shared[hit] / numbers.scale)
-            scores[place] += offsets
+            part = (shared if columns is None else shared[columns]).astype(np.float32)
+            part /= np.float32(numbers.scale)
+            part += 1  # and not log1p, which is many times slower: a score has no use for more digits
+            np.log(part, out=part)
+            part *= weights
+            part += offsets
+            scores[place] += part
         return scores
 
     def of_bundle(self, subject: Subject, catalogue: Catalogue) -> Floats:
