@@ -114,7 +114,7 @@ def coheat_curve(data: Path, out: Path, scenario: str, name: str) -> dict[str, A
     if not kept.exists():
         directory = data / scenario / name
         watcher = Curve(read_split(directory))
-        train_run(directory, out / f"coheat-{scenario}", preset="youshu", overwrite=True, watcher=watcher)
+        train_run(directory, out / f"coheat-{scenario}", "coheat", "youshu", overwrite=True, watcher=watcher)
         kept.write_text(json.dumps(watcher.found))
     found: dict[str, Any] = json.loads(kept.read_text())
     return found

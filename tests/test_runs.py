@@ -43,7 +43,7 @@ def parameters(path: Path) -> bytes:
 
 @pytest.fixture
 def run(planted_directory: Path, tmp_path: Path) -> Run:
-    return train_run(planted_directory, tmp_path / "run", overrides=SMALL)
+    return train_run(planted_directory, tmp_path / "run", "coheat", overrides=SMALL)
 
 
 def test_a_run_remembers_what_it_was(run: Run, planted_directory: Path) -> None:
@@ -98,7 +98,7 @@ def test_changed_data_is_said(run: Run, planted_directory: Path) -> None:
     (warning,) = run.evaluate()["warnings"]
     assert "changed since" in warning
     with pytest.raises(DataError, match="cannot be resumed"):
-        train_run(planted_directory, _unfinished(run), overrides=SMALL, resume=True)
+        train_run(planted_directory, _unfinished(run), "coheat", overrides=SMALL, resume=True)
 
 
 def _unfinished(run: Run) -> Path:
@@ -115,30 +115,30 @@ def test_data_of_another_world_cannot_judge(run: Run, tmp_path: Path) -> None:
 def test_data_without_a_split_is_split_with_the_seed(planted_directory: Path, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     write_tables(read_data(planted_directory), directory)
-    run = train_run(directory, tmp_path / "run", overrides=SMALL, scenario="cold", seed=5)
+    run = train_run(directory, tmp_path / "run", "coheat", overrides=SMALL, scenario="cold", seed=5)
     assert (run.record.scenario, run.record.makes_split) == ("cold", True)
     report = run.evaluate()
     assert report["warnings"] == []
     assert {n: report["validation"][n] for n in ("recall@20", "ndcg@20")} == run.artifact.description.metrics
     assert "--scenario cold" in run.resume_command
-    other = train_run(directory, tmp_path / "other", overrides=SMALL, scenario="cold", seed=6)
+    other = train_run(directory, tmp_path / "other", "coheat", overrides=SMALL, scenario="cold", seed=6)
     assert other.record.fingerprint != run.record.fingerprint
 
 
 def test_a_published_split_has_no_scenario(planted_directory: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="own split, so leave --scenario warm out"):
-        train_run(planted_directory, tmp_path / "run", scenario="warm")
+        train_run(planted_directory, tmp_path / "run", "coheat", scenario="warm")
 
 
 def test_an_existing_run_is_not_touched(run: Run, planted_directory: Path) -> None:
     before = parameters(run.path)
     with pytest.raises(ConfigError, match=r"--resume\).*--overwrite"):
-        train_run(planted_directory, run.path, overrides=SMALL, seed=1)
+        train_run(planted_directory, run.path, "coheat", overrides=SMALL, seed=1)
     assert parameters(run.path) == before
-    resumed = train_run(planted_directory, run.path, overrides=SMALL, resume=True)
+    resumed = train_run(planted_directory, run.path, "coheat", overrides=SMALL, resume=True)
     assert resumed == run
     assert parameters(run.path) == before
-    train_run(planted_directory, run.path, overrides=SMALL, seed=1, overwrite=True)
+    train_run(planted_directory, run.path, "coheat", overrides=SMALL, seed=1, overwrite=True)
     assert parameters(run.path) != before
     assert len(history(run.path)) == 4
 
@@ -148,20 +148,20 @@ def test_what_is_not_a_run_is_not_overwritten(planted_directory: Path, tmp_path:
     (tmp_path / "thesis" / "chapter").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match="not empty and not a run"):
-            train_run(planted_directory, tmp_path / "thesis", overwrite=overwrite)
+            train_run(planted_directory, tmp_path / "thesis", "coheat", overwrite=overwrite)
     with pytest.raises(ConfigError, match="a file is in the way"):
-        train_run(planted_directory, tmp_path / "thesis" / "chapter", overwrite=True)
+        train_run(planted_directory, tmp_path / "thesis" / "chapter", "coheat", overwrite=True)
     with pytest.raises(ConfigError, match="choose one"):
-        train_run(planted_directory, tmp_path / "run", resume=True, overwrite=True)
+        train_run(planted_directory, tmp_path / "run", "coheat", resume=True, overwrite=True)
     assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
 
 
 def test_resume_with_other_settings_says_which(run: Run, planted_directory: Path) -> None:
     path = _unfinished(run)
     with pytest.raises(ConfigError, match="epochs was 4, now 9"):
-        train_run(planted_directory, path, overrides={**SMALL, "epochs": 9}, resume=True)
+        train_run(planted_directory, path, "coheat", overrides={**SMALL, "epochs": 9}, resume=True)
     with pytest.raises(ConfigError, match="seed was 0, now 1"):
-        train_run(planted_directory, path, overrides=SMALL, seed=1, resume=True)
+        train_run(planted_directory, path, "coheat", overrides=SMALL, seed=1, resume=True)
 
 
 def test_an_interrupted_run_says_the_exact_command(planted_directory: Path, tmp_path: Path) -> None:
@@ -173,13 +173,13 @@ def test_an_interrupted_run_says_the_exact_command(planted_directory: Path, tmp_
     place = tmp_path / "a run"
     overrides = {**SMALL, "coalescence": "constant", "share_users": False}
     with pytest.raises(TrainingInterrupted, match="up to epoch 2 is saved") as caught:
-        train_run(planted_directory, place, overrides=overrides, watcher=Interrupt())
+        train_run(planted_directory, place, "coheat", overrides=overrides, watcher=Interrupt())
     with pytest.raises(ArtifactError, match="not finished"):
         open_run(place).evaluate()
     command = shlex.split(str(caught.value).splitlines()[-1])
     assert command[0] == "coheat"
     subprocess.run([sys.executable, "-c", CLI, *command[1:]], check=True, timeout=120)
-    whole = train_run(planted_directory, tmp_path / "whole", overrides=overrides)
+    whole = train_run(planted_directory, tmp_path / "whole", "coheat", overrides=overrides)
     assert history(place) == history(whole.path)
     assert parameters(place) == parameters(whole.path)
 
@@ -227,10 +227,10 @@ def kill_after(epochs_done: int, command: list[str], path: Path) -> None:
 def test_two_processes_cannot_train_one_run(planted_directory: Path, tmp_path: Path) -> None:
     class Second(Watcher):
         def epoch(self, record: dict[str, Any], standing: Standing) -> None:
-            train_run(planted_directory, tmp_path / "run", overrides=SMALL, resume=True)
+            train_run(planted_directory, tmp_path / "run", "coheat", overrides=SMALL, resume=True)
 
     with pytest.raises(TrainingError, match="another process is training"):
-        train_run(planted_directory, tmp_path / "run", overrides=SMALL, watcher=Second())
+        train_run(planted_directory, tmp_path / "run", "coheat", overrides=SMALL, watcher=Second())
 
 
 def test_a_run_whose_loss_diverged_keeps_its_best_epoch(
@@ -250,8 +250,8 @@ def test_a_run_whose_loss_diverged_keeps_its_best_epoch(
 
 def test_a_model_too_large_for_the_machine_is_a_sentence(planted_directory: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="memory"):
-        train_run(planted_directory, tmp_path / "run", overrides={"embedding_size": 10**12})
-    train_run(planted_directory, tmp_path / "run", overrides=SMALL)
+        train_run(planted_directory, tmp_path / "run", "coheat", overrides={"embedding_size": 10**12})
+    train_run(planted_directory, tmp_path / "run", "coheat", overrides=SMALL)
 
 
 def test_the_recommender_takes_a_run(run: Run) -> None:
@@ -308,7 +308,7 @@ def test_the_published_youshu_settings() -> None:
 
 
 def test_unknown_names_list_the_known() -> None:
-    with pytest.raises(ConfigError, match="unknown model 'coheet'; known models: coheat, counting"):
+    with pytest.raises(ConfigError, match="unknown model 'coheet'; known models: bgcn, bundlenet"):
         load_preset("coheet", "default")
     with pytest.raises(ConfigError, match=r"no preset 'amazon'; it has: default, .*youshu"):
         load_preset("coheat", "amazon")

@@ -234,7 +234,7 @@ def open_run(path: str | Path) -> Run:
 def train_run(
     data_dir: str | Path,
     out: str | Path,
-    model_name: str = "coheat",
+    model_name: str = "ember",
     preset: str = "default",
     overrides: Mapping[str, Any] | None = None,
     seed: int = 0,

@@ -269,7 +269,7 @@ def test_interrupting_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert stdout == ""
     assert "Traceback" not in stderr
-    assert f"coheat train {data} --model coheat" in stderr
+    assert f"coheat train {data} --model ember" in stderr
     assert "--resume" in stderr
     saved = json.loads((out / "checkpoint.json").read_text())["standing"]["epoch"]
     assert f"up to epoch {saved} is saved" in stderr

@@ -16,7 +16,7 @@ def train(
         ..., metavar="DIR", help="The data, with or without a split of its own."
     ),
     out: Path = typer.Option(..., "--out", metavar="RUN", help="Where to keep the run."),
-    model: str = typer.Option("coheat", help="Which model."),
+    model: str = typer.Option("ember", help="Which model; coheat is the paper's."),
     preset: str = typer.Option("default", help="Named settings, for example youshu."),
     seed: int = typer.Option(0, min=0, help="Same seed, same result."),
     scenario: str | None = typer.Option(

@@ -109,8 +109,9 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
             "source": found.source,
             "score": found.score,
             "history": shares.get("history", 0.0),
-            "items": shares.get("affiliation", shares.get("score", 0.0)),
+            "items": sum(share for name, share in shares.items() if name != "history"),
             "history_weight": found.history_weight,
+            "views": [{"name": view.name, "share": view.share} for view in found.views],
             "bundle_items": [{"item_id": one.id, "share": one.share} for one in found.bundle_items],
             "user_items": [{"item_id": one.id, "share": one.share} for one in found.user_items],
             "user_bundles": [{"bundle_id": one.id, "share": one.share} for one in found.user_bundles],
@@ -167,8 +168,9 @@ async def items(request: Request, query: Search = "", offset: Offset = 0, limit:
     summary="A user took a bundle",
 )
 async def record(request: Request, interaction: schemas.NewInteraction) -> Response:
-    """The bundle leaves this user's lists, and its history weighs more for everybody. A user who was not
-    in training may be named: what is recorded is what the lists are made from."""
+    """The bundle leaves this user's lists, and where the model weighs history by popularity, its history weighs
+    more for everybody. A user who was not in training may be named: what is recorded is what the lists are
+    made from."""
     found = await state_of(request).record(interaction.user_id, interaction.bundle_id)
     fields = asdict(found)
     counted = fields.pop("counted")

@@ -226,12 +226,19 @@ class BundleShare(BaseModel):
     share: float
 
 
+class ViewShare(BaseModel):
+    name: str
+    share: float
+
+
 class Explanation(BaseModel):
     """Why a bundle has its score for a user: history + items = score, and what carries the items' part.
 
-    `source` says what is known of the user. The shares of `bundle_items` add up to `items`. From the user's
-    side, the shares of `user_items` and `user_bundles` and `own`, what the model learned of the user beyond
-    them, add up to the score. `history_weight` is null for a model with one view; its score is all `items`.
+    `source` says what is known of the user. `views` are the parts of the score: `history` and `affiliation`,
+    some models add a `welcome` to bundles that nobody took in training, and a model with one view has just
+    `score`; `items` is all but `history`. The shares of `bundle_items` add up to `items` without any welcome.
+    From the user's side, the shares of `user_items` and `user_bundles` and `own`, what the model learned of
+    the user beyond them, add up to the score. `history_weight` is null where popularity does not decide it.
     """
 
     user_id: str
@@ -241,13 +248,16 @@ class Explanation(BaseModel):
     history: float
     items: float
     history_weight: float | None
+    views: list[ViewShare]
     bundle_items: list[ItemShare]
     user_items: list[ItemShare]
     user_bundles: list[BundleShare]
     own: float
     model_config = example(
         user_id="ann", bundle_id="summer", source="model", score=3.25, history=0.25, items=3.0,
-        history_weight=0.1, bundle_items=[{"item_id": "tent", "share": 3.0}],
+        history_weight=0.1,
+        views=[{"name": "history", "share": 0.25}, {"name": "affiliation", "share": 3.0}],
+        bundle_items=[{"item_id": "tent", "share": 3.0}],
         user_items=[{"item_id": "lamp", "share": 2.5}], user_bundles=[], own=0.75,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { bar, barScale, score } from "./charts.js";
 import { announce, byId, counted, element, emptiness, fill, skeletons, trouble } from "./dom.js";
-import { reason } from "./reasons.js";
+import { hasViews, reason } from "./reasons.js";
 import { searchBox } from "./search.js";
 
 const SUGGESTED = 6;
@@ -190,7 +190,7 @@ async function explained(userId, row) {
       throw error;
     }
     const nothing = { bundle_items: [], user_items: [], user_bundles: [] };
-    return { history: 0, items: row.score, history_weight: null, ...nothing };
+    return { history: 0, items: row.score, history_weight: null, views: [], ...nothing };
   }
 }
 
@@ -260,11 +260,9 @@ function card({ row, contents, why }, owned, scale) {
     element(
       "div",
       { class: "bars" },
-      why.history_weight === null
-        ? null
-        : bar({ name: "History", value: why.history, place: scale, kind: "history" }),
+      hasViews(why) ? bar({ name: "History", value: why.history, place: scale, kind: "history" }) : null,
       bar({
-        name: why.history_weight === null ? "Score" : "Items",
+        name: hasViews(why) ? "Items" : "Score",
         value: why.items,
         place: scale,
         kind: "items",
@@ -292,10 +290,10 @@ async function took(bundleId, button) {
   const userId = current;
   button.disabled = true;
   try {
-    await api.record(userId, bundleId);
+    const recorded = await api.record(userId, bundleId);
     await Promise.all([showBelongings(), showList()]);
-    byId("list-message").textContent =
-      `Recorded: ${userId} took “${bundleId}”. It leaves this list, and its history weighs more for everybody else.`;
+    const weighed = recorded.history_weight === null ? "" : ", and its history weighs more for everybody else";
+    byId("list-message").textContent = `Recorded: ${userId} took “${bundleId}”. It leaves this list${weighed}.`;
     byId("list-title").focus();
   } catch (error) {
     button.disabled = false;

@@ -7,8 +7,18 @@ export function reason(why, contents) {
   return [trust(why, contents), byHistory(why), byItems(why)].filter(Boolean).join(" ");
 }
 
+/** Whether the score tells history from items, rather than being one number. */
+export function hasViews(why) {
+  return why.views.some((view) => view.name === "history");
+}
+
 function trust(why, contents) {
   const taken = `Taken ${counted(contents.popularity, "time")}`;
+  if (why.history_weight === null && hasViews(why)) {
+    return contents.is_new
+      ? "New, so its items decide until the model is trained with it."
+      : `${taken}; its history and its items are added up.`;
+  }
   if (why.history_weight === null) {
     return `${contents.popularity > 0 ? taken : "Nobody has taken it yet"}. This model gives one score for everything it knows.`;
   }
