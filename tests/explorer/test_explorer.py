@@ -62,7 +62,7 @@ def explored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {
         "epochs": 40, "evaluate_every": 40, "batch_size": 64, "learning_rate": 0.02, "max_temperature": 20.0,
     }  # fmt: skip
-    train_run(place / "data", place / "run", overrides=settings)
+    train_run(place / "data", place / "run", "coheat", overrides=settings)
     return place / "run"
 
 
@@ -427,3 +427,31 @@ def test_a_model_that_cannot_explain_itself_still_shows_lists(
         assert "History" not in bars[0]
         page.compose(["item-0-1"], "picnic")
         page.wait_for_text("#audience", "without vectors")
+
+
+def test_a_score_of_history_items_and_a_welcome_has_two_bars(
+    chrome: Chrome, explored_run: Path, tmp_path: Path
+) -> None:
+    settings = {"epochs": 2, "evaluate_every": 2, "embedding_size": 8, "companion_size": 8, "choose": "fixed"}
+    train_run(explored_run.parent / "data", tmp_path / "run", "ember", overrides=settings)
+    with serving(tmp_path / "run", tmp_path / "state") as served:
+        page = Page(chrome, served.url)
+        page.compose(["item-0-1", "item-0-2"], "picnic")
+        page.wait_for_text("#audience", "user-0-")
+        page.one("#publish").click()
+        page.wait_for_text("#published", "picnic is published")
+        page.show_list_of("user-0-1")
+        rows = recommended(served, "user-0-1", k=50)
+        assert "picnic" in {row["bundle_id"] for row in rows}
+        Select(page.one("#list-length")).select_by_visible_text("50")
+        names = [row["bundle_id"] for row in rows]
+        page.until(lambda: page.texts("#list .card h3") == names, "all bundles")
+        script = """return [...document.querySelectorAll('#list .card')].map(card => [
+            [...card.querySelectorAll('.bar')].map(bar => Number(bar.dataset.value)),
+            card.querySelector('.reason').textContent])"""
+        for (bars, reason), row in zip(page.browser.execute_script(script), rows, strict=True):
+            why: Any = served.ask(f"/v1/explanations?user_id=user-0-1&bundle_id={row['bundle_id']}")
+            assert why["history"] + why["items"] == pytest.approx(row["score"], abs=1e-5)
+            assert bars == pytest.approx([why["history"], why["items"]])
+            assert reason.startswith("New, so its items decide" if row["is_new"] else "Taken ")
+        assert page.complaints() == []

@@ -1,4 +1,4 @@
-"""Models that cannot do all that CoHeat can: what there is is served, the rest is refused with a reason."""
+"""Models other than CoHeat: what there is is served, what a model cannot do is refused with a reason."""
 
 from __future__ import annotations
 
@@ -49,6 +49,35 @@ def test_a_model_without_vectors_is_served_as_far_as_it_goes(planted: Split, tmp
         assert (await client.post("/v1/models/reload")).status_code == 200
         assert (await client.get("/v1/bundles/bundle-0-0")).status_code == 404
         assert (await client.get("/v1/statistics")).status_code == 200
+
+    with_client(tmp_path / "model", check)
+
+
+def test_a_model_with_an_overlap_is_served_whole(planted: Split, tmp_path: Path) -> None:
+    config = MODELS["ember"].Config.create({"embedding_size": 8, "companion_size": 4})
+    model = MODELS["ember"](planted.train, config, Randomness(0))
+    save_artifact(tmp_path / "model", model, describe(model, "ember"))
+
+    async def check(client: httpx.AsyncClient) -> None:
+        items = ["item-0-0", "item-0-1"]
+        preview = (await client.post("/v1/previews", json={"item_ids": items, "k": 5})).json()
+        new = {"bundle_id": "new", "item_ids": items}
+        assert (await client.post("/v1/bundles", json=new)).status_code == 201
+        assert (await client.get("/v1/bundles/new/audience?k=5")).json()["audience"] == preview["audience"]
+        for bundle, names in (
+            ("new", ["history", "affiliation", "welcome"]),
+            ("bundle-1-0", ["history", "affiliation"]),
+        ):
+            why = (await client.get(f"/v1/explanations?user_id=user-0-0&bundle_id={bundle}")).json()
+            assert [view["name"] for view in why["views"]] == names
+            assert why["history"] + why["items"] == pytest.approx(why["score"], abs=1e-6)
+        taken = {"user_id": "guest", "bundle_id": "new"}
+        recorded = await client.post("/v1/interactions", json=taken)
+        assert recorded.json()["history_weight"] is None
+        before = (await client.get("/v1/recommendations/guest?k=5")).json()
+        assert before["source"] == "folded-in"
+        assert (await client.post("/v1/models/reload")).status_code == 200
+        assert (await client.get("/v1/recommendations/guest?k=5")).json() == before
 
     with_client(tmp_path / "model", check)
 
