@@ -169,8 +169,8 @@ async def items(request: Request, query: Search = "", offset: Offset = 0, limit:
 )
 async def record(request: Request, interaction: schemas.NewInteraction) -> Response:
     """The bundle leaves this user's lists, and where popularity decides how far history counts, it counts
-    more for everybody. A user who was not in training may be named: what is recorded is what the lists are made
-    from."""
+    more for everybody. A user who was not in training may be named: what is recorded is what the lists are
+    made from."""
     found = await state_of(request).record(interaction.user_id, interaction.bundle_id)
     fields = asdict(found)
     counted = fields.pop("counted")
