@@ -88,6 +88,8 @@ class ServingOverlap:
     weight: float
     new_weight: float
     new_offset: float
+    offsets: tuple[tuple[float, float], ...] = ()
+    """Values of the knob and the offsets that belong to them, rising; empty where there is no knob."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,10 @@ class Artifact:
             views = ServingViews(**tables, **views)
         overlap = self.document["vectors"].get("overlap")
         if overlap is not None:
+            overlap = dict(overlap)
             tables = {name: arrays[f"overlap.{name}"] for name in OVERLAP_TABLES}
-            overlap = ServingOverlap(**tables, **overlap)
+            offsets = tuple((welcome, offset) for welcome, offset in overlap.pop("offsets", ()))
+            overlap = ServingOverlap(**tables, **overlap, offsets=offsets)
         return ServingVectors(
             arrays["users"], arrays["bundles"], arrays.get("items"), exponent, views, overlap
         )
@@ -236,6 +240,7 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
         described["views"] = {"temperature": views.temperature, "normalise_layers": views.normalise_layers}
     if overlap is not None:
         described["overlap"] = {name: float(getattr(overlap, name)) for name in OVERLAP_NUMBERS}
+        described["overlap"]["offsets"] = sorted(overlap.offsets.items())
     return described
 
 

@@ -76,6 +76,7 @@ def recommend_all(
         "users": n_users,
         "bundles": len(columns),
         "model": asdict(recommender.description) if recommender.description else None,
+        "new_offset": recommender.profiles.stored.new_offset if recommender.profiles else None,
     }
     _claim(out, question)
     written = kept = users = rows = short = 0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from factorisation import factorisation
 from test_artifact import describe
 
 from coheat.artifact import ServingOverlap, ServingVectors, load_artifact, save_artifact
 from coheat.batch import recommend_all
+from coheat.cli import main
 from coheat.data.dataset import BundleData
 from coheat.data.split import Split
-from coheat.errors import ConfigError
+from coheat.errors import ArtifactError, ConfigError
 from coheat.export import export
 from coheat.models.base import Progress
 from coheat.models.ember import Ember, EmberConfig
@@ -363,3 +368,65 @@ def test_lists_for_everybody_are_those_of_each(recommender: Recommender, tmp_pat
     rows = parquet.read_table(next((tmp_path / "lists").glob("part-*"))).to_pylist()
     found = recommender.recommend(list(recommender.users.ids), 5)
     assert [(r["user_id"], r["bundle_id"], r["score"]) for r in rows] == [(r[0], r[1], r[2]) for r in found]
+
+
+def new_places(recommender: Recommender) -> int:
+    rows = recommender.recommend(list(recommender.users.ids), 5)
+    return sum(recommender.is_new(row.bundle_id) for row in rows)
+
+
+def test_the_knob_turns_without_training(directory: Path, recommender: Recommender) -> None:
+    oracle = Oracle(directory)
+    (low, at_low), (high, at_high) = [pair for pair in oracle.numbers.offsets if 1 <= pair[0] <= 1.5]
+    middle = (low + high) / 2
+    for welcome, offset in ((low, at_low), (high, at_high), (middle, (at_low + at_high) / 2)):
+        oracle.numbers = dataclasses.replace(oracle.numbers, new_offset=offset)
+        assert_as(oracle, Recommender.load(directory, welcome), ["user-0-0", "user-1-1"])
+    places = [new_places(Recommender.load(directory, welcome)) for welcome in (0, 0.5, 2, 1000)]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert places[-1] == 5 * len(recommender.users.ids) - _too_few(recommender)
+    config = load_artifact(directory).description.config
+    as_trained = Recommender.load(directory, config.get("welcome", EmberConfig().welcome))
+    assert listed(as_trained, "user-0-0") == listed(recommender, "user-0-0")
+
+
+def _too_few(recommender: Recommender) -> int:
+    """Places in lists of 5 that new bundles cannot fill, because there are fewer of them."""
+    return max(5 - len(recommender.new_bundle_ids), 0) * len(recommender.users.ids)
+
+
+@pytest.mark.parametrize("welcome", [-1.0, math.nan, math.inf])
+def test_a_welcome_that_means_nothing_is_refused(welcome: float, directory: Path) -> None:
+    with pytest.raises(ConfigError, match="0 hides new bundles"):
+        Recommender.load(directory, welcome)
+
+
+def test_a_model_without_the_knob_says_so(planted: Split, tmp_path: Path) -> None:
+    model = factorisation(planted.train)
+    save_artifact(tmp_path / "model", model, describe(model))
+    with pytest.raises(ConfigError, match="no knob"):
+        Recommender.load(tmp_path / "model", 1.0)
+
+
+def test_lists_of_another_welcome_are_not_mixed_in(directory: Path, tmp_path: Path) -> None:
+    recommend_all(Recommender.load(directory, 0.0), tmp_path / "lists", k=5)
+    with pytest.raises(ArtifactError, match="new_offset"):
+        recommend_all(Recommender.load(directory, 2.0), tmp_path / "lists", k=5)
+
+
+def test_the_knob_on_the_command_line(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["recommend", str(directory), "--user", "user-0-0", "-k", "5", "--json", "--welcome"]
+    found = {}
+    for welcome in ("0", "100"):
+        monkeypatch.setattr(sys, "argv", ["coheat", *words, welcome])
+        with pytest.raises(SystemExit):
+            main()
+        rows = json.loads(capsys.readouterr().out)["recommendations"]
+        found[welcome] = [(row["bundle_id"], row["score"]) for row in rows]
+    for welcome, answered in found.items():
+        expected = Recommender.load(directory, float(welcome)).recommend(["user-0-0"], 5)
+        assert answered == [(row.bundle_id, row.score) for row in expected]
+    assert found["0"] != found["100"]

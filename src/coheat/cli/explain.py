@@ -9,7 +9,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, add_bundles, show
+from coheat.cli.serving import NEW_BUNDLES, RUN, WELCOME, add_bundles, show
 
 
 @app.command()
@@ -24,6 +24,7 @@ def explain(
         [], "--bundle", metavar="BUNDLE", help="What a user took who was not in training; repeatable."
     ),
     new_bundles: list[str] = NEW_BUNDLES,
+    welcome: float | None = WELCOME,
     k: int = typer.Option(5, "-k", "--k", min=1, help="Lines to show of each list; --json has all."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -37,7 +38,7 @@ def explain(
     """
     from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run)
+    recommender = Recommender.load(run, welcome)
     unknown = add_bundles(recommender, new_bundles, quiet=as_json)
     found = recommender.explain(user, bundle, items, bundles)
     if as_json:

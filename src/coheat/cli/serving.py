@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 RUN: Any = typer.Argument(..., metavar="RUN", help="What coheat train --out wrote, or the model in it.")
 K: Any = typer.Option(20, "-k", "--k", min=1, help="How many.")
+WELCOME: Any = typer.Option(
+    None,
+    help="List places of new bundles, as a multiple of their fair share; 0 hides them. For models with this "
+    "knob (ember); without it, as trained.",
+)
 NEW_BUNDLES: Any = typer.Option(
     [],
     "--new-bundle",

@@ -7,7 +7,7 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -76,9 +76,12 @@ class Overlap:
     new_offset: float
     bundle_item: Sparse
     is_new: npt.NDArray[np.bool_]
+    offsets: Mapping[float, float] = field(default_factory=dict)
+    """What `new_offset` would be for other values of the model's knob, so that serving can turn it."""
 
-    def with_offset(self, offset: float) -> Overlap:
-        return replace(self, new_offset=offset)
+    def with_offsets(self, offsets: Mapping[float, float], welcome: float) -> Overlap:
+        """With the offset of `welcome`, and those of the knob's other values."""
+        return replace(self, new_offset=offsets[welcome], offsets=offsets)
 
     @cached_property
     def item_bundle(self) -> Sparse:

@@ -49,6 +49,9 @@ SAMPLE = 1000
 HELD_OUT = 0.2
 """Share of the bundles with history that stand in for new ones."""
 
+WELCOMES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
+"""Values of the knob that a trained model can be served with; others are interpolated."""
+
 Metrics = dict[str, float]
 
 
@@ -179,9 +182,10 @@ class Ember(CrossCBR):
             bundle_item=self.data.bundle_item,
             is_new=self.data.popularity == 0,
         )
-        offset = self._offset(users.detach(), known.detach(), overlap)
+        offsets = self._offsets(users.detach(), known.detach(), overlap)
+        overlap = overlap.with_offsets(offsets, self.knob("welcome"))
         items = torch.cat([plain.items, plain.items.new_zeros(self.data.n_items, self.wanted.shape[1])], 1)
-        return Vectors(users, bundles, items, plain.size_exponent, overlap.with_offset(offset))
+        return Vectors(users, bundles, items, plain.size_exponent, overlap)
 
     @cached_property
     def _item_columns(self) -> Tensor:
@@ -208,11 +212,12 @@ class Ember(CrossCBR):
         found = profiles(without[users], data.user_item[users], data.bundle_item, self.config.own_item_weight)
         return users, np.sort(held_out), overlaps(found, np.arange(len(users)), data.bundle_item.T.tocsr())
 
-    def _offset(self, users: Tensor, bundles: Tensor, overlap: Overlap) -> float:
-        """The number that, added to the stand-ins' scores, gives them the places that `welcome` says."""
+    def _offsets(self, users: Tensor, bundles: Tensor, overlap: Overlap) -> dict[float, float]:
+        """For values of `welcome`, its own included, the number that gives the stand-ins so many places."""
         sample, held_out, shared = self._stand_ins
+        welcomes = sorted({*WELCOMES, self.knob("welcome")})
         if not len(sample):
-            return 0.0
+            return dict.fromkeys(welcomes, 0.0)
         matched = np.log1p(shared / overlap.scale)
         people = users[torch.from_numpy(sample)]
         scores = (people @ bundles.T).cpu().numpy() + overlap.weight * matched
@@ -221,8 +226,8 @@ class Ember(CrossCBR):
         newcomers = (people @ (bundles[torch.from_numpy(held_out)] * self._item_columns).T).cpu().numpy()
         newcomers += overlap.new_weight * matched[:, held_out]
         fair = float(self.data.popularity[held_out].sum() / self.data.popularity.sum())
-        wanted = min(self.knob("welcome") * fair, 1.0)
-        return offset_for_share(_best(scores[:, known]), _best(newcomers), wanted)
+        best = _best(scores[:, known]), _best(newcomers)
+        return {welcome: offset_for_share(*best, min(welcome * fair, 1.0)) for welcome in welcomes}
 
 
 def _best(scores: FloatArray) -> FloatArray:

@@ -41,7 +41,7 @@ from coheat.recommender.profiles import Lookalikes, Profiles
 from coheat.recommender.ranking import Floats, Positions, best
 from coheat.recommender.scoring import InnerProducts, OwnScores, ProductsAndOverlap, Scoring, Subject
 from coheat.recommender.taken import Taken
-from coheat.recommender.views import ServedModel, no_vectors
+from coheat.recommender.views import ServedModel, no_vectors, welcoming
 
 Relation: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 EMPTY: Relation = (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -105,14 +105,20 @@ class Recommender:
         )
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """From a run's directory or from the artifact in it."""
+    def load(cls, path: str | Path, welcome: float | None = None) -> Self:
+        """From a run's directory or from the artifact in it.
+
+        `welcome` turns the knob of a model that has one (Ember): the list places of new bundles as a multiple
+        of their fair share, 0 to hide them. Without it, the model welcomes them as it was trained to.
+        """
         artifact = _open(Path(path))
         users = Ids(IdColumn(artifact.directory / KINDS["user"]), "user")
         bundles, items = (Ids(artifact.ids(kind), kind) for kind in ("bundle", "item"))
         taken, owned, held = (artifact.relation(name) for name in ("user_bundle", "user_item", "bundle_item"))
         vectors = artifact.vectors()
         scoring: Scoring | None = None
+        if welcome is not None:
+            vectors = welcoming(vectors, welcome)
         if vectors is None:
             vectors = no_vectors(len(users.ids), len(bundles.ids))
             scoring = OwnScores(artifact.model().scorer(), len(users.ids))

@@ -4,7 +4,9 @@ from its edges. For a model with one view, a bundle's vector is made of its item
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +23,21 @@ def no_vectors(n_users: int, n_bundles: int) -> ServingVectors:
     """What stands for the vectors of a model that has none: rows without columns."""
     users, bundles = (np.zeros((n, 0), dtype=np.float32) for n in (n_users, n_bundles))
     return ServingVectors(users, bundles, None, 1.0)
+
+
+def welcoming(vectors: ServingVectors | None, welcome: float) -> ServingVectors:
+    """The same model with its knob for new bundles turned to `welcome`."""
+    offsets = vectors.overlap.offsets if vectors is not None and vectors.overlap is not None else ()
+    if vectors is None or vectors.overlap is None or not offsets:
+        raise ConfigError(
+            "this model has no knob for how welcome new bundles are; train one that has (ember)"
+        )
+    if not (math.isfinite(welcome) and welcome >= 0):
+        raise ConfigError(
+            f"welcome = {welcome}: 0 hides new bundles, 1 gives them their fair share of places, 2 twice that"
+        )
+    offset = float(np.interp(welcome, [value for value, _ in offsets], [offset for _, offset in offsets]))
+    return replace(vectors, overlap=replace(vectors.overlap, new_offset=offset))
 
 
 def _filled(items: Floats) -> slice:

@@ -33,16 +33,22 @@ Health (`/health/live`, `/health/ready`) is open to everybody; `/metrics` wants 
 
 
 def create_app(
-    run: Path, state_directory: Path, store: Store | None = None, limits: Limits | None = None
+    run: Path,
+    state_directory: Path,
+    store: Store | None = None,
+    limits: Limits | None = None,
+    welcome: float | None = None,
 ) -> FastAPI:
     """The service of one run; what is written is kept in `state_directory` (or in `store`).
+
+    `welcome` turns the knob of a model that has one (see `Recommender.load`).
 
     Loading and replaying happen here, so that a fault stops the start with a sentence.
     """
     metrics = Metrics()
     store = store or SqliteStore(state_directory / "store.sqlite")
     try:
-        state = State(run, store, metrics)
+        state = State(run, store, metrics, welcome)
     except BaseException:
         store.close()
         raise

@@ -39,11 +39,14 @@ class Served:
         return replace(self, sequence=sequence, waiting=self.waiting + waiting)
 
 
-def load(run: Path, store: Store, generation: int) -> Served:
-    """Load a run's model, check it, and replay what was written; any fault is a `CoheatError`."""
+def load(run: Path, store: Store, generation: int, welcome: float | None = None) -> Served:
+    """Load a run's model, check it, and replay what was written; any fault is a `CoheatError`.
+
+    `welcome` turns the knob of a model that has one (see `Recommender.load`).
+    """
     index = _index(run)
     before = read_json(index) if index.exists() else {}
-    recommender = Recommender.load(run)
+    recommender = Recommender.load(run, welcome)
     if read_json(index) != before:
         raise ArtifactError(f"{run}: replaced while it was being read; load it again")
     fresh = Served(

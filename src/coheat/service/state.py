@@ -69,9 +69,9 @@ Waiting = list[tuple[str, "asyncio.Future[UserList]"]]
 class State:
     """The model that answers now, the store, and the threads that work for them."""
 
-    def __init__(self, run: Path, store: Store, metrics: Metrics):
-        self.run, self.store, self.metrics = run, store, metrics
-        self.served = load(run, store, generation=1)
+    def __init__(self, run: Path, store: Store, metrics: Metrics, welcome: float | None = None):
+        self.run, self.store, self.metrics, self.welcome = run, store, metrics, welcome
+        self.served = load(run, store, 1, welcome)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
         self.ready = False
@@ -183,7 +183,7 @@ class State:
 
     async def _load_aside(self) -> Served:
         loop, generation = asyncio.get_running_loop(), self.served.generation + 1
-        fresh = await loop.run_in_executor(self._aside, load, self.run, self.store, generation)
+        fresh = await loop.run_in_executor(self._aside, load, self.run, self.store, generation, self.welcome)
         # What was written while it was being loaded; then nothing may come in between.
         fresh = await loop.run_in_executor(self._aside, fresh.up_to_date, self.store)
         async with self.changing:
