@@ -163,7 +163,7 @@ def test_validation_chooses_where_asked_and_only_there() -> None:
     left = fit(fixed, split, settings)
     asked_for = [getattr(fixed.config, n) for n in ("welcome", "overlap_weight", "companion_weight")]
     np.testing.assert_allclose(fixed.knobs[:3].numpy(), asked_for)
-    chosen = untrained(split.train)
+    chosen = untrained(split.train, choose="validation")
     result = fit(chosen, split, settings)
     assert result.best_epoch == left.best_epoch == 4
     assert sum(result.best_metrics.values()) >= sum(left.best_metrics.values())
