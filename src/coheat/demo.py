@@ -14,7 +14,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -301,7 +301,7 @@ def add_a_bundle(recommender: Recommender, train: BundleData) -> NewBundle:
     )
 
 
-def _list_of(user: str, lists: list[Recommendation]) -> list[str]:
+def _list_of(user: str, lists: Iterable[Recommendation]) -> list[str]:
     return [row.bundle_id for row in lists if row.user_id == user]
 
 

@@ -95,8 +95,8 @@ def to_svg(draw: Draw, name: str, description: str, size: tuple[float, float] = 
     for colour, value in COLOURS.items():
         text = text.replace(value, f"var(--{colour})")
     label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    size = re.compile(r'<svg width="[^"]*" height="[^"]*"')
-    return size.sub(f'<svg role="img" aria-label="{label}"', text, count=1)
+    opening = re.compile(r'<svg width="[^"]*" height="[^"]*"')
+    return opening.sub(f'<svg role="img" aria-label="{label}"', text, count=1)
 
 
 def to_png(draws: Sequence[Draw], path: Path, size: tuple[float, float] = PANEL) -> None:

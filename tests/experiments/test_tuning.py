@@ -191,7 +191,7 @@ def test_the_command_writes_a_preset_that_train_takes(
     assert code == 0
     best = json.loads(out)["best"]
     preset, run = study / "best.toml", tmp_path / "run"
-    words = ("--model", "coheat", "--preset", preset, "--out", run, "--quiet", "--json")
-    code, out = call("train", planted_directory, *words)
+    again = ("--model", "coheat", "--preset", preset, "--out", run, "--quiet", "--json")
+    code, out = call("train", planted_directory, *again)
     assert code == 0
     assert json.loads(out)["validation"]["recall@20"] == pytest.approx(best["value"])

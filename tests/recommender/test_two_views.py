@@ -109,7 +109,9 @@ def weight(model: CoHeat, popularity: int) -> float:
 def test_recording_weighs_a_known_bundle_anew(
     model: CoHeat, recommender: Recommender, planted: Split
 ) -> None:
-    data, plain = planted.train, table(model.two_views().bundles)
+    views = model.two_views()
+    assert views is not None
+    data, plain = planted.train, table(views.bundles)
     row = int(np.argmax(data.popularity))
     name, before = data.bundles[row], int(data.popularity[row])
     takers = {data.users[int(user)] for user in np.flatnonzero(data.user_bundle.toarray()[:, row])}
