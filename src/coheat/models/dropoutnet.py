@@ -23,24 +23,22 @@ pretrained vectors are those of MFBPR instead of weighted factorisation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices
-from coheat.models.base import Model, PretrainedConfig, Progress, Vectors
+from coheat.models.base import PretrainedConfig, Vectors
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.towers import Head, standardised, weights
+from coheat.models.layers import tensors
+from coheat.models.towers import Head, TowerModel, weights
 from coheat.rng import Randomness
 
-LIMIT = 5.0
-"""Standardised vectors are cut off here."""
 BLOCK = 1024
 """Users whose pretrained scores are ranked at a time."""
 
@@ -66,13 +64,12 @@ class Pairs:
     shown_bundles: Tensor
 
 
-class DropoutNet(Model):
-    """See the module's text."""
+class DropoutNet(TowerModel):
+    """See the module's text. Parameters: the layer that reads the items, and the towers."""
 
-    Config: ClassVar[type[Settings]] = DropoutNetConfig
-    backbone: ClassVar[str | None] = "mfbpr"
-    places_cold_bundles: ClassVar[bool] = True
-    contract_settings: ClassVar[Mapping[str, Any]] = {"content_size": 16, "pairs_per_user": 8}
+    Config = DropoutNetConfig
+    limits = 5.0, 5.0
+    contract_settings = {"content_size": 16, "pairs_per_user": 8}  # noqa: RUF012
 
     def __init__(self, data: BundleData, config: DropoutNetConfig, rng: Randomness):
         super().__init__(data, config, rng)
@@ -86,20 +83,13 @@ class DropoutNet(Model):
         )
         self.bundle_head = Head(width, size, generator)
         self.active_users = np.flatnonzero(np.diff(data.user_bundle.indptr))
-        self.warm_bundles = np.flatnonzero(data.popularity)
-        self.best: Indices | None = None
 
-    def begin_epoch(self, progress: Progress) -> None:
-        super().begin_epoch(progress)
-        if self.best is None:  # the first epoch of this process: the pretrained vectors are there now
-            self.best, self.inputs = self.best_bundles(), self.standardised_vectors()
+    @cached_property
+    def best(self) -> Indices:
+        """For each active user the warm bundles with the highest pretrained scores (n_active, n_best).
 
-    def standardised_vectors(self) -> tuple[Tensor, Tensor]:
-        """P~ (n_users, d) and Q~ (n_bundles, d): what the towers read."""
-        return standardised(self.pretrained_users, LIMIT), standardised(self.pretrained_bundles, LIMIT)
-
-    def best_bundles(self) -> Indices:
-        """For each active user the warm bundles with the highest pretrained scores (n_active, n_best)."""
+        First asked for by an epoch's batches, when the pretrained vectors are there.
+        """
         count = max(min(self.config.n_best, len(self.warm_bundles) // 8), 1)
         warm = self.pretrained_bundles[torch.from_numpy(self.warm_bundles)]
         best = np.empty((len(self.active_users), count), dtype=np.int64)
@@ -111,7 +101,6 @@ class DropoutNet(Model):
 
     def batches(self, batch_size: int) -> Iterator[Pairs]:
         """Pairs of some users at a time, every active user once in an epoch."""
-        assert self.best is not None, "begin_epoch comes first"
         rng = self.rng.generator("pairs", self.progress.epoch)
         half = self.config.pairs_per_user // 2
         order = rng.permutation(len(self.active_users))
@@ -122,11 +111,9 @@ class DropoutNet(Model):
             others = self.warm_bundles[rng.integers(len(self.warm_bundles), size=best.shape)]
             bundles = np.concatenate([best, others], axis=1)
             users = np.repeat(self.active_users[rows], bundles.shape[1])
-            shown = [
-                torch.from_numpy(rng.random((len(users), 1)) >= dropout).to(self.pretrained_users.device)
-                for dropout in (self.config.user_dropout, self.config.bundle_dropout)
-            ]
-            yield Pairs(users, bundles.ravel(), *shown)
+            shares = self.config.user_dropout, self.config.bundle_dropout
+            shown = [rng.random((len(users), 1)) >= share for share in shares]
+            yield Pairs(users, bundles.ravel(), *tensors(self.pretrained_users.device, *shown))
 
     def n_batches(self, batch_size: int) -> int:
         pairs: int = len(self.active_users) * (self.config.pairs_per_user // 2 * 2)
@@ -143,7 +130,7 @@ class DropoutNet(Model):
         return vectors
 
     def loss(self, batch: Pairs) -> dict[str, Tensor]:
-        users, bundles = torch.from_numpy(batch.users), torch.from_numpy(batch.bundles)
+        users, bundles = tensors(self.pretrained_users.device, batch.users, batch.bundles)
         target = (self.pretrained_users[users] * self.pretrained_bundles[bundles]).sum(1)
         user_vectors = self.user_vectors(self.inputs[0][users] * batch.shown_users)
         bundle_vectors = self.bundle_vectors(self.inputs[1][bundles] * batch.shown_bundles, batch.bundles)

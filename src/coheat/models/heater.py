@@ -27,24 +27,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import draw_negatives, triples
 from coheat.graph import kernels
-from coheat.models.base import Model, PretrainedConfig, Progress, Vectors
+from coheat.models.base import PretrainedConfig, Vectors
 from coheat.models.content import ContentBag
-from coheat.models.towers import Head, standardised, weights
+from coheat.models.layers import tensors, where_warm
+from coheat.models.towers import Head, TowerModel, weights
 from coheat.rng import Randomness
-
-USER_LIMIT, BUNDLE_LIMIT = 5.0, 1.0
-"""Standardised vectors are cut off here; those of bundles where tanh ends, so that h_b can reach them."""
 
 
 class HeaterConfig(PretrainedConfig):
@@ -72,12 +69,11 @@ class Rows:
     by_content: Tensor
 
 
-class Heater(Model):
-    """See the module's text."""
+class Heater(TowerModel):
+    """See the module's text. Parameters: the layer that reads the items, and the towers."""
 
-    Config: ClassVar[type[Settings]] = HeaterConfig
-    backbone: ClassVar[str | None] = "mfbpr"
-    places_cold_bundles: ClassVar[bool] = True
+    Config = HeaterConfig
+    limits = 5.0, 1.0  # those of bundles where tanh ends, so that h_b can reach them
 
     def __init__(self, data: BundleData, config: HeaterConfig, rng: Randomness):
         super().__init__(data, config, rng)
@@ -87,18 +83,6 @@ class Heater(Model):
         generator = rng.torch_generator("towers")
         self.user_tower = nn.Sequential(weights(size, size, generator), Head(size, size, generator))
         self.bundle_tower = nn.Sequential(weights(size, size, generator), Head(size, size, generator))
-        self.warm_bundles = np.flatnonzero(data.popularity)
-        self.inputs: tuple[Tensor, Tensor] | None = None
-
-    def begin_epoch(self, progress: Progress) -> None:
-        super().begin_epoch(progress)
-        if self.inputs is None:  # the first epoch of this process: the pretrained vectors are there now
-            self.inputs = self.standardised_vectors()
-
-    def standardised_vectors(self) -> tuple[Tensor, Tensor]:
-        """P~ (n_users, d) and Q~ (n_bundles, d)."""
-        users = standardised(self.pretrained_users, USER_LIMIT)
-        return users, standardised(self.pretrained_bundles, BUNDLE_LIMIT)
 
     def batches(self, batch_size: int) -> Iterator[Rows]:
         """Every training interaction once, shuffled, each with its negatives."""
@@ -123,20 +107,18 @@ class Heater(Model):
         return torch.tanh((gate[:, :, None] * by_expert).sum(1))
 
     def loss(self, batch: Rows) -> dict[str, Tensor]:
-        assert self.inputs is not None, "begin_epoch comes first"
         user_inputs, bundle_inputs = self.inputs
-        device = bundle_inputs.device
         distinct, at, counts = kernels.distinct(batch.bundles.ravel(), self.data.n_bundles)
-        pretrained = bundle_inputs[torch.from_numpy(distinct).to(device)]
-        content = self.from_content(distinct)
-        places = torch.from_numpy(at).to(device)
+        arrays = batch.users, distinct, at, counts
+        user_rows, bundle_rows, places, repeats = tensors(bundle_inputs.device, *arrays)
+        pretrained, content = bundle_inputs[bundle_rows], self.from_content(distinct)
         shown = torch.where(batch.by_content, content.index_select(0, places), pretrained[places])
-        users = self.user_tower(user_inputs[torch.from_numpy(batch.users).to(device)])
+        users = self.user_tower(user_inputs[user_rows])
         bundles = self.bundle_tower(shown).view(*batch.bundles.shape, -1)
         scores = (users[:, None, :] * bundles).sum(2)
         wanted = torch.zeros_like(scores)
         wanted[:, 0] = 1
-        weight = torch.from_numpy(counts).to(device, scores.dtype) / batch.bundles.size
+        weight = repeats.to(scores.dtype) / batch.bundles.size
         similarity = ((content - pretrained).square().sum(1) * weight).sum()
         return {
             "error": (scores - wanted).square().mean(),
@@ -153,6 +135,5 @@ class Heater(Model):
 
     def vectors(self) -> Vectors:
         users, pretrained = self.standardised_vectors()
-        warm = torch.from_numpy(self.data.popularity > 0).to(pretrained.device)
-        shown = torch.where(warm[:, None], pretrained, self.from_content())
+        shown = where_warm(self.data, pretrained, self.from_content())
         return Vectors(self.user_tower(users), self.bundle_tower(shown))

@@ -1,17 +1,30 @@
-"""Small parts that several models are built of, made from a generator instead of torch's global one."""
+"""Small parts that several models are built of. Draws come from a given generator, never from torch's own."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from coheat.data.dataset import BundleData
 from coheat.graph.bipartite import draw_mask
+from coheat.rng import Randomness
+
+Draws = np.random.Generator | None
+"""Where dropout is drawn from; None where nothing is dropped."""
 
 
 def table(n_rows: int, width: int, generator: torch.Generator) -> nn.Parameter:
     """Vectors (n_rows, width) to be learned, Xavier normal."""
     return nn.Parameter(nn.init.xavier_normal_(torch.empty(n_rows, width), generator=generator))
+
+
+def tables(rng: Randomness, width: int, **n_rows: int) -> list[nn.Parameter]:
+    """A `table` for each name, say of users and of bundles, from a generator of that name."""
+    return [table(n, width, rng.torch_generator(name)) for name, n in n_rows.items()]
 
 
 def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
@@ -22,9 +35,24 @@ def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
-def dropout(x: Tensor, share: float, rng: np.random.Generator) -> Tensor:
+def dropout(x: Tensor, share: float, rng: Draws) -> Tensor:
     """Each number is 0 with probability `share`, and the others grow so that the mean stays."""
-    if share == 0:
+    if share == 0 or rng is None:
         return x
     mask = torch.from_numpy(draw_mask(x.numel(), share, rng)).to(x.device).view_as(x)
     return x * mask.to(x.dtype).div_(1 - share)
+
+
+def tensors(device: torch.device, *arrays: npt.NDArray[Any]) -> list[Tensor]:
+    """The same numbers for torch, on this device."""
+    return [torch.from_numpy(array).to(device) for array in arrays]
+
+
+def warm_rows(data: BundleData) -> Tensor:
+    """Which bundles have training interactions (n_bundles, 1)."""
+    return torch.from_numpy(data.popularity > 0)[:, None]
+
+
+def where_warm(data: BundleData, own: Tensor, made: Tensor) -> Tensor:
+    """Vectors of all bundles (n_bundles, d): a warm one's own, a cold one's as it was made from its items."""
+    return torch.where(warm_rows(data).to(own.device), own, made)

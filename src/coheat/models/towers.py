@@ -1,4 +1,4 @@
-"""What DropoutNet and Heater share: standardised pretrained vectors, and towers of the form
+"""What DropoutNet and Heater share: they read standardised pretrained vectors, by towers of the form
 
     pre-activation -> batch normalisation -> tanh -> linear.
 
@@ -7,10 +7,15 @@ What stands before a batch normalisation has no bias of its own: the normalisati
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coheat.config import Settings
+from coheat.data.dataset import BundleData
+from coheat.models.base import Model, Progress
 from coheat.models.layers import linear
+from coheat.rng import Randomness
 
 
 def standardised(x: Tensor, limit: float) -> Tensor:
@@ -45,3 +50,26 @@ class Head(nn.Module):
         hidden: Tensor = torch.tanh(self.normalise(x))
         result: Tensor = self.out(hidden)
         return result
+
+
+class TowerModel(Model):
+    """Base of the models with towers; `inputs` is what they read: P~ (n_users, d) and Q~ (n_bundles, d)."""
+
+    backbone = "mfbpr"
+    places_cold_bundles = True
+    limits: tuple[float, float]
+    """Where the standardised vectors of users, and those of bundles, are cut off."""
+    inputs: tuple[Tensor, Tensor]
+
+    def __init__(self, data: BundleData, config: Settings, rng: Randomness):
+        super().__init__(data, config, rng)
+        self.warm_bundles = np.flatnonzero(data.popularity)
+
+    def begin_epoch(self, progress: Progress) -> None:
+        super().begin_epoch(progress)
+        self.inputs = self.standardised_vectors()
+
+    def standardised_vectors(self) -> tuple[Tensor, Tensor]:
+        """P~ and Q~, of the pretrained vectors that are there by now."""
+        users, bundles = self.pretrained_users, self.pretrained_bundles
+        return standardised(users, self.limits[0]), standardised(bundles, self.limits[1])
