@@ -182,8 +182,8 @@ def test_a_missing_file_is_refused_by_name(name: str, saved: Artifact) -> None:
 
 def test_another_format_says_which_version_wrote_it(saved: Artifact) -> None:
     document = json.loads((saved.directory / INDEX).read_text())
-    (saved.directory / INDEX).write_text(json.dumps({**document, "format": 2, "coheat": "9.9"}))
-    with pytest.raises(ArtifactError, match=r"format 2; .* reads format 1; use the version .*9\.9"):
+    (saved.directory / INDEX).write_text(json.dumps({**document, "format": 99, "coheat": "9.9"}))
+    with pytest.raises(ArtifactError, match=r"format 99; .* reads format 2; use the version .*9\.9"):
         load_artifact(saved.directory)
 
 

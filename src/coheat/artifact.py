@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coheat.data.dataset import BundleData
     from coheat.models.base import Model
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "artifact.json"
 KINDS = {"user": "users.parquet", "bundle": "bundles.parquet", "item": "items.parquet"}
 RELATIONS = {
@@ -39,7 +39,7 @@ RELATIONS = {
     "bundle_item": ("bundle", "item"),
 }
 VIEW_TABLES = ("bundles", "user_layers", "bundle_layers", "item_layers")
-OVERLAP_TABLES = ("indptr", "items", "weights", "item_weights")
+OVERLAP_TABLES = ("indptr", "items", "weights", "item_weights", "is_new")
 OVERLAP_NUMBERS = ("own_item_weight", "scale", "weight", "new_weight", "new_offset")
 ADVICE = "train again, or copy the artifact again from where it came"
 
@@ -83,6 +83,7 @@ class ServingOverlap:
     items: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     item_weights: npt.NDArray[np.float32]
+    is_new: npt.NDArray[np.bool_]
     own_item_weight: float
     scale: float
     weight: float
@@ -230,6 +231,7 @@ def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
             "overlap.items": torch.tensor(overlap.profiles.indices, dtype=torch.int32),
             "overlap.weights": torch.tensor(overlap.profiles.data, dtype=torch.float32),
             "overlap.item_weights": torch.tensor(overlap.item_weights, dtype=torch.float32),
+            "overlap.is_new": torch.tensor(overlap.is_new),
         }
     write_tensors(directory / "vectors.safetensors", copies)
     described: dict[str, Any] = {

@@ -206,7 +206,7 @@ def _overlap(stored: ServingOverlap, data: BundleData) -> Overlap:
     profiles = sparse.csr_array(arrays, shape=(data.n_users, data.n_items))
     numbers = {name: getattr(stored, name) for name in OVERLAP_NUMBERS}
     return Overlap(
-        profiles, stored.item_weights, **numbers, bundle_item=data.bundle_item, is_new=data.popularity == 0
+        profiles, stored.item_weights, **numbers, bundle_item=data.bundle_item, is_new=stored.is_new
     )
 
 

@@ -387,6 +387,15 @@ CASES = [
         "1 timestamp like '2024-02-30': not a time",
     ),
     Case(
+        "launch that is not a time",
+        SHOP,
+        {"bundles.csv": "bundle_id,launched\ntea,2024-02-01\nsun,soon\n"},
+        "error",
+        "bundles.csv",
+        3,
+        "1 launched like 'soon': not a time",
+    ),
+    Case(
         "milliseconds",
         SHOP,
         {"user_bundle.csv": "user_id,bundle_id,timestamp\nann,tea,5\nbob,sun,1700000000000\n"},

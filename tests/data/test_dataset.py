@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from coheat.data import BundleData, Vocabulary, pairs, relation
+from coheat.data.dataset import DAY
 from coheat.errors import DataError, UnknownIdError
 from coheat.testing import bundle_data, small_data
 
@@ -100,3 +101,21 @@ def test_equal_fingerprints_mean_equal_data(one: BundleData, other: BundleData) 
         return (data.users, data.bundles, data.items, [m.toarray().tolist() for m in relations])
 
     assert (one.fingerprint == other.fingerprint) == (content(one) == content(other))
+
+
+def test_a_bundle_that_nobody_took_is_new_unless_it_is_known_to_be_old() -> None:
+    data = small_data(
+        [("ann", "taken")], [("ann", "cup")], [(name, "cup") for name in ("old", "taken", "unknown", "young")]
+    )
+    untaken = [True, False, True, True]
+    assert data.bundles.ids == ("old", "taken", "unknown", "young")
+    assert data.new_bundles(90).tolist() == untaken
+    launched = np.array([0, 0, np.nan, 50]) * DAY
+    # Without interactions' times the last launch is the last that is known to have happened.
+    assert replace(data, launched=launched).new_bundles(10).tolist() == [False, False, True, True]
+    assert replace(data, launched=launched).new_bundles(50).tolist() == untaken
+    timed = replace(data, launched=launched, timestamps=np.array([200 * DAY]))
+    assert timed.new_bundles(149).tolist() == [False, False, True, False]
+    assert timed.new_bundles(150).tolist() == [False, False, True, True]
+    with pytest.raises(DataError, match="3 launch times for 4 bundles"):
+        replace(data, launched=launched[:3])

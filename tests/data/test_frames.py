@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pandas
 import polars
 import pyarrow as pa
@@ -31,6 +32,14 @@ def test_every_kind_of_frame(make: Any) -> None:
     assert data.fingerprint == EXPECTED.fingerprint
     assert data.timestamps is not None
     assert data.timestamps.tolist() == [9, 4]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_launch_times(make: Any) -> None:
+    bundles = make({"bundle_id": ["tea", "box", "sun"], "launched": [7, 3, None]})
+    data = from_frames(make(USER_BUNDLE), make(USER_ITEM), make(BUNDLE_ITEM), bundles)
+    assert data.bundles.ids == ("tea", "box", "sun")
+    np.testing.assert_equal(data.launched, [7, 3, np.nan])
 
 
 def test_anything_that_streams_arrow() -> None:

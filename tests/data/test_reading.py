@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coheat.data import BundleData, Split, Vocabulary, has_split, read_data, read_split, relation
+from coheat.data import BundleData, DataWarning, Split, Vocabulary, has_split, read_data, read_split, relation
 from coheat.data.check import check
 from coheat.data.stats import stats
 from coheat.testing import id_pairs, small_data
@@ -241,6 +241,19 @@ TEXT = {
     "user_item.txt": "2\t1\n0\t3\n",
     "bundle_item.txt": "11\t0\n2\t3\n",
 }
+
+
+def test_launch_times_stand_in_the_list_of_bundles(tmp_path: Path) -> None:
+    (tmp_path / "user_bundle.csv").write_text("user_id,bundle_id\nann,tea\nann,late\n")
+    (tmp_path / "user_item.csv").write_text("user_id,item_id\nann,cup\n")
+    (tmp_path / "bundle_item.csv").write_text("bundle_id,item_id\ntea,cup\n")
+    (tmp_path / "bundles.csv").write_text(
+        "bundle_id,launched\nsun,1970-01-03\ntea,\nbox,1970-01-02T00:00:00Z\nsun,1980-01-01\n"
+    )
+    with pytest.warns(DataWarning):
+        data = read_data(tmp_path)
+    assert data.bundles.ids == ("sun", "tea", "box", "late")
+    np.testing.assert_equal(data.launched, [2 * 86400, np.nan, 86400, np.nan])
 
 
 def test_research_text_has_declared_sizes_and_numeric_order(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
@@ -75,6 +76,9 @@ def test_splits_are_read_back_exactly(layout: str, scenario: str, tmp_path: Path
         assert (again.parts[part] != matrix).nnz == 0
     if layout == "tables":
         assert times(again.train) == times(made.train)
+        # A split at random treats bundles as new that are not, so launch times would tell on them.
+        assert (made.train.launched is not None) == (scenario == "time")
+        np.testing.assert_equal(again.train.launched, made.train.launched)
 
 
 def test_the_shuffled_order_of_ids_survives(tmp_path: Path) -> None:

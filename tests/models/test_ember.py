@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from coheat.contract import small_config
-from coheat.data.dataset import BundleData
+from coheat.data.dataset import DAY, BundleData
 from coheat.data.synthetic import planted_world
 from coheat.evaluation import evaluate
 from coheat.graph.overlap import overlaps, profiles
@@ -169,3 +171,34 @@ def test_validation_chooses_where_asked_and_only_there() -> None:
     assert sum(result.best_metrics.values()) >= sum(left.best_metrics.values())
     found = evaluate(chosen.scorer(), split.train, split.validation, ks=(20,)).metrics
     assert found["recall@20"] == pytest.approx(result.best_metrics["recall@20"])
+
+
+def test_where_launch_times_are_known_new_means_young() -> None:
+    data = world()
+    untaken = np.flatnonzero(data.popularity == 0)
+    assert len(untaken) >= 2
+    old, young = untaken[:2]
+    launched = np.full(data.n_bundles, np.nan)
+    launched[[old, young]] = 0, 170 * DAY
+    moments = np.full(data.user_bundle.nnz, 200 * DAY)
+    data = replace(data, timestamps=moments, launched=launched)
+    model = ember(data, young_days=90)
+    vectors = model.vectors()
+    overlap = vectors.overlap
+    assert overlap is not None
+    expected = data.popularity == 0
+    expected[old] = False
+    np.testing.assert_array_equal(overlap.is_new, expected)
+
+    # The old one is scored from its items, but neither lifted nor weighed as a new one.
+    shared = overlaps(overlap.profiles, np.arange(data.n_users), data.bundle_item.T.tocsr())
+    matched = np.log1p(shared / overlap.scale)
+    plain = (vectors.users @ vectors.bundles.T).detach().numpy()
+    scores = model.scorer().scores(np.arange(data.n_users))
+    np.testing.assert_allclose(
+        scores[:, old], plain[:, old] + overlap.weight * matched[:, old], rtol=1e-4, atol=1e-5
+    )
+    as_new = plain[:, young] + overlap.new_weight * matched[:, young] + overlap.new_offset
+    np.testing.assert_allclose(scores[:, young], as_new, rtol=1e-4, atol=1e-5)
+    assert overlap.new_offset != 0
+    assert ember(data, young_days=201).is_new[old]

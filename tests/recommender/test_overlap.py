@@ -17,7 +17,7 @@ from test_artifact import describe
 from coheat.artifact import ServingOverlap, ServingVectors, load_artifact, save_artifact
 from coheat.batch import recommend_all
 from coheat.cli import main
-from coheat.data.dataset import BundleData
+from coheat.data.dataset import DAY, BundleData
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError
 from coheat.export import export
@@ -159,6 +159,7 @@ def by_hand() -> Recommender:
         items=np.array([0, 1, 2], dtype=np.int32),
         weights=np.array([1.0, 0.5, 2.0], dtype=np.float32),
         item_weights=np.array([1.0, 0.5, 0.25], dtype=np.float32),
+        is_new=np.array([False, True]),
         own_item_weight=2.0, scale=0.5, weight=3.0, new_weight=4.0, new_offset=-1.0,
     )  # fmt: skip
     vectors = ServingVectors(
@@ -430,3 +431,27 @@ def test_the_knob_on_the_command_line(
         expected = Recommender.load(directory, float(welcome)).recommend(["user-0-0"], 5)
         assert answered == [(row.bundle_id, row.score) for row in expected]
     assert found["0"] != found["100"]
+
+
+def test_an_old_bundle_that_nobody_took_is_not_new_when_served(tmp_path: Path, planted: Split) -> None:
+    data = planted.train
+    old, *young = np.flatnonzero(data.popularity == 0)
+    launched = np.full(data.n_bundles, 200.0 * DAY)
+    launched[old] = 0
+    model = trained(dataclasses.replace(data, launched=launched))
+    save_artifact(tmp_path / "model", model, describe(model, "ember"))
+    served = Recommender.load(tmp_path / "model")
+    name = data.bundles[int(old)]
+    assert not served.is_new(name)
+    offered = {row.bundle_id for row in served.recommend([data.users[0]], 1000, candidates="new")}
+    assert offered == {data.bundles[int(bundle)] for bundle in young}
+
+    oracle = Oracle(tmp_path / "model")
+    oracle.new.remove(name)
+    assert_as(oracle, served, [data.users[0]])
+    explained = served.explain(data.users[0], name)
+    assert sum(view.share for view in explained.views) == pytest.approx(oracle.score(data.users[0], name))
+    assert "welcome" not in [view.name for view in explained.views]
+    # The saved model has no launch times any more, but remembers what they said.
+    again = load_artifact(tmp_path / "model").model().scorer().scores(np.arange(1))
+    assert again[0, old] == pytest.approx(oracle.score(data.users[0], name), abs=1e-4)

@@ -28,6 +28,7 @@ What is found, and what comes of it:
 | research text: sizes missing or not three integers        | error                                          |
 | timestamp missing or not a time                           | error with the rows                            |
 | timestamp that looks like milliseconds                    | warning                                        |
+| `launched` in the list of bundles: not a time             | error with the rows; empty is "not known"      |
 | pair repeated                                             | dropped and counted; warning                   |
 | pair in two parts of a split                              | error with the rows                            |
 | `user_bundle` beside the parts of a split                 | not read; warning                              |

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coheat.data.dataset import Indices
+from coheat.data.dataset import Indices, Moments
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 
 MISSING_WORDS = ("nan", "NaN", "NAN", "null", "NULL", "none", "None", "NA", "N/A", "<NA>", "NaT")
@@ -139,6 +139,21 @@ def _warn_of_odd_ids(column: Column, texts: Any, codes: Indices) -> None:
 
 def encode_timestamps(column: Column) -> Indices:
     """(rows,) Unix seconds; rows without a valid time are told as errors and get 0."""
+    seconds, missing = _encode_times(column)
+    if missing.any():
+        many = counted(int(missing.sum()), "row")
+        column.error(f"{many} without {column.name}", "fill it in, or leave out the whole column", missing)
+    return seconds
+
+
+def encode_launches(column: Column) -> Moments:
+    """(rows,) Unix seconds, NaN where nothing is written; what is no time is told as an error."""
+    seconds, missing = _encode_times(column)
+    return np.where(missing, np.nan, seconds)
+
+
+def _encode_times(column: Column) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """(rows,) Unix seconds, and where there is no value; what is no time is told as an error."""
     hint = "write whole Unix seconds, or times like 2024-05-31T18:00:00"
     values = _plain(column.values)
     seconds, known = _to_seconds(values)
@@ -147,17 +162,15 @@ def encode_timestamps(column: Column) -> Indices:
     if wrong.any():
         first = column.values[int(np.argmax(wrong))].as_py()
         shown = first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)
-        many = counted(int(wrong.sum()), "timestamp")
+        many = counted(int(wrong.sum()), column.name)
         column.error(f"{many} like {shown!r}: not a time", hint, wrong)
-    if missing.any():
-        many = counted(int(missing.sum()), "row")
-        column.error(f"{many} without timestamp", "fill it in, or leave out the whole column", missing)
     late = seconds > MILLISECONDS
     if late.any():
         row = column.show_rows(np.flatnonzero(late)[:1])[0]
-        what = f"timestamps like {seconds[late][0]} lie thousands of years ahead when read as Unix seconds"
+        example = f"values of {column.name} like {seconds[late][0]}"
+        what = f"{example} lie thousands of years ahead when read as Unix seconds"
         column.problems.warning(column.source, what, "divide milliseconds by 1000", row=row)
-    return seconds
+    return seconds, missing
 
 
 def _is_blank(values: Any) -> npt.NDArray[np.bool_]:

@@ -24,6 +24,9 @@ from coheat.errors import DataError, UnknownIdError
 
 Sparse: TypeAlias = Any  # a scipy.sparse.csr_array of float32 ones; scipy ships no types
 Indices: TypeAlias = npt.NDArray[np.int64]
+Moments: TypeAlias = npt.NDArray[np.float64]
+
+DAY = 24 * 60 * 60
 
 
 class Vocabulary:
@@ -127,7 +130,8 @@ class BundleData:
     """Users, bundles, items and the three relations between them.
 
     `timestamps`, where known, are Unix seconds of the user-bundle interactions, aligned with the
-    entries of `user_bundle` in CSR order.
+    entries of `user_bundle` in CSR order; `launched`, where known, those at which each bundle (n_bundles,)
+    was first on offer, NaN for a bundle of which that is not known.
     """
 
     users: Vocabulary
@@ -137,6 +141,7 @@ class BundleData:
     user_item: Sparse
     bundle_item: Sparse
     timestamps: Indices | None = None
+    launched: Moments | None = None
 
     def __post_init__(self) -> None:
         for name, matrix, rows, columns in (
@@ -153,6 +158,13 @@ class BundleData:
                     "there must be one for each"
                 )
             self.timestamps.flags.writeable = False
+        if self.launched is not None:
+            if len(self.launched) != len(self.bundles):
+                raise DataError(
+                    f"{len(self.launched)} launch times for {len(self.bundles)} bundles; there must be one "
+                    "for each, NaN where it is not known"
+                )
+            self.launched.flags.writeable = False
 
     @property
     def n_users(self) -> int:
@@ -170,6 +182,27 @@ class BundleData:
     def popularity(self) -> Indices:
         """Interactions of each bundle: n_b in the paper."""
         return np.bincount(self.user_bundle.indices, minlength=self.n_bundles).astype(np.int64)
+
+    @property
+    def last_moment(self) -> float:
+        """The latest moment that the data tell of: of an interaction or, without any, of a launch."""
+        if self.timestamps is not None and len(self.timestamps):
+            return float(self.timestamps.max())
+        if self.launched is not None and not np.isnan(self.launched).all():
+            return float(np.nanmax(self.launched))
+        return np.nan
+
+    def new_bundles(self, young_days: float) -> npt.NDArray[np.bool_]:
+        """(n_bundles,) which bundles are new: nobody took them yet, and they are not known to be older.
+
+        A bundle that was on offer for more than `young_days` days before `last_moment` and that nobody took
+        is not new but unwanted. Without a launch time a bundle that nobody took counts as new.
+        """
+        untaken: npt.NDArray[np.bool_] = self.popularity == 0
+        if self.launched is None:
+            return untaken
+        age = self.last_moment - self.launched
+        return untaken & ~(age > young_days * DAY)  # NaN is not above anything
 
     @cached_property
     def bundle_sizes(self) -> Indices:

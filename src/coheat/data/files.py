@@ -4,7 +4,8 @@ Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .ts
 `user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in `user_bundle`. Instead of
 `user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`, `user_bundle_test`. Optional
 tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the order of the ids;
-without them ids are sorted, so the order of rows never matters.
+without them ids are sorted, so the order of rows never matters. `bundles` may have a column `launched`:
+since when a bundle is on offer, so that one that nobody took for long is not taken for new.
 
 Research text: see `coheat.data.research`.
 """

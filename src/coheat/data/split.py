@@ -8,12 +8,14 @@ Five scenarios divide interactions; every one keeps all users, bundles and items
   half from bundles that keep at least one training interaction.
 - cold-ratio: the same with any share of cold interactions in place of one half.
 - time: earlier interactions train, later ones judge; a bundle first taken after the cut is cold.
+
+Launch times stay only in a split by time: the others treat bundles as new that are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -134,7 +136,10 @@ def _divide(data: BundleData, part: Indices, scenario: str, seed: int) -> Split:
         for number in range(3)
     )
     timestamps = None if data.timestamps is None else data.timestamps[part == TRAIN]
-    return Split(data.with_user_bundle(train, timestamps), validation, test, scenario, seed)
+    world = data.with_user_bundle(train, timestamps)
+    if scenario != "time":
+        world = replace(world, launched=None)
+    return Split(world, validation, test, scenario, seed)
 
 
 def _counts(total: int, ratios: Sequence[float], what: str) -> list[int]:

@@ -9,7 +9,16 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from coheat.data.dataset import BundleData, Indices, Sparse, Vocabulary, first_of_runs, pairs, relation
+from coheat.data.dataset import (
+    BundleData,
+    Indices,
+    Moments,
+    Sparse,
+    Vocabulary,
+    first_of_runs,
+    pairs,
+    relation,
+)
 from coheat.data.split import Split
 from coheat.errors import DataError
 from coheat.rng import Randomness
@@ -134,7 +143,7 @@ def realistic_world(
     bundles wins more often. So a bundle that nobody has taken yet is predictable from its items.
 
     The numbers of pairs are exactly those asked for; every bundle holds an item and every user has
-    one. With timestamps (two years), bundles appear over time and are taken most when they are new.
+    one. With timestamps (two years), bundles are launched over time and taken most when they are new.
     """
     _check_counts(n_users, n_bundles, n_items, n_user_bundle, n_user_item, n_bundle_item)
     rng = Randomness(seed).generator("realistic world")
@@ -159,12 +168,12 @@ def realistic_world(
     )
     found = _bundle_finder(activity, user_item, bundle_item, bundle_topic, taste, topics.count, rng)
     user_bundle = _draw_relation((n_users, n_bundles), n_user_bundle, found, rng, every_row=False)
-    timestamps = _timestamps(user_bundle, rng) if with_timestamps else None
+    timestamps, launched = _times(user_bundle, rng) if with_timestamps else (None, None)
     users, bundles, items = (
         Vocabulary((f"{kind}-{n:0{len(str(size - 1))}}" for n in range(size)), kind)
         for kind, size in (("user", n_users), ("bundle", n_bundles), ("item", n_items))
     )
-    return BundleData(users, bundles, items, user_bundle, user_item, bundle_item, timestamps)
+    return BundleData(users, bundles, items, user_bundle, user_item, bundle_item, timestamps, launched)
 
 
 def _check_counts(
@@ -327,10 +336,10 @@ def _with_some_of(keys: Indices, more: Indices, wanted: int, rng: np.random.Gene
     return merged
 
 
-def _timestamps(user_bundle: Sparse, rng: np.random.Generator) -> Indices:
+def _times(user_bundle: Sparse, rng: np.random.Generator) -> tuple[Indices, Moments]:
     """Unix seconds over two years: a bundle is launched, taken often at first and more rarely later."""
     bundles = user_bundle.indices
     launch = rng.uniform(-0.3, 0.95, user_bundle.shape[1]).clip(0)
     moment = launch[bundles] + (1 - launch[bundles]) * rng.beta(1, 3, len(bundles))
     seconds: Indices = (BEGINNING + moment * 2 * YEAR).astype(np.int64)
-    return seconds
+    return seconds, np.floor(BEGINNING + launch * 2 * YEAR)

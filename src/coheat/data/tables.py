@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coheat.data.columns import Column, encode_ids, encode_timestamps
-from coheat.data.dataset import BundleData, Indices, Vocabulary
+from coheat.data.columns import Column, encode_ids, encode_launches, encode_timestamps
+from coheat.data.dataset import BundleData, Indices, Moments, Vocabulary
 from coheat.data.problems import Problems, ShowRows, counted, listed
 from coheat.data.world import PairRows, World, build_world
 from coheat.errors import DataError
@@ -76,6 +76,7 @@ def world_from_tables(
         found.pop("bundle_item"),
         found,
         problems,
+        _launches(id_lists.get("bundle"), ids["bundle"], problems),
     )
 
 
@@ -123,6 +124,21 @@ def _listed_ids(source: Source, kind: str, problems: Problems) -> Any | None:
     if repeated:
         problems.warning(source.name, f"{counted(repeated, 'repeated id')} dropped", "each id counts once")
     return coded.ids
+
+
+def _launches(source: Source | None, ids: Any, problems: Problems) -> Moments | None:
+    """When each bundle was first on offer, where the list of bundles has a column `launched`."""
+    if source is None or "launched" not in source.table.column_names:
+        return None
+    names = _find_column(source, "bundle_id", Problems())
+    column = _find_column(source, "launched", problems)
+    if names is None or column is None:
+        return None
+    coded, times = encode_ids(names), encode_launches(column)
+    rows = np.flatnonzero(coded.codes >= 0)[::-1]  # of a repeated id the first row counts
+    launched = np.full(len(ids), np.nan)
+    launched[pc.index_in(coded.ids, ids).to_numpy()[coded.codes[rows]]] = times[rows]
+    return launched
 
 
 def _merge_ids(kind: str, tables: list[CodedTable], first: Any | None, problems: Problems) -> Any:
@@ -175,9 +191,10 @@ def _report_swapped(tables: list[CodedTable], problems: Problems) -> None:
             )
 
 
-def from_frames(user_bundle: Any, user_item: Any, bundle_item: Any) -> BundleData:
+def from_frames(user_bundle: Any, user_item: Any, bundle_item: Any, bundles: Any = None) -> BundleData:
     """Data from pandas, polars or pyarrow tables with columns user_id, bundle_id, item_id (and timestamp).
 
+    `bundles`, with the columns bundle_id and launched, says since when each is on offer, where that is known.
     Anything that speaks Arrow's stream interface is accepted too. Warnings and errors are those of
     reading files; rows are counted from 1.
     """
@@ -185,7 +202,8 @@ def from_frames(user_bundle: Any, user_item: Any, bundle_item: Any) -> BundleDat
     frames = {"user_bundle": user_bundle, "user_item": user_item, "bundle_item": bundle_item}
     sources = {name: Source(name, _as_arrow(frame, name)) for name, frame in frames.items()}
     sources["all"] = sources.pop("user_bundle")
-    world = world_from_tables(sources, {}, problems)
+    lists = {} if bundles is None else {"bundle": Source("bundles", _as_arrow(bundles, "bundles"))}
+    world = world_from_tables(sources, lists, problems)
     problems.conclude(stacklevel=3)
     assert world is not None, "without an error there is a world"
     return world.data()

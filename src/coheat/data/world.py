@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coheat.data.dataset import BundleData, Indices, Sparse, Vocabulary, first_of_runs, pairs, relation
+from coheat.data.dataset import (
+    BundleData,
+    Indices,
+    Moments,
+    Sparse,
+    Vocabulary,
+    first_of_runs,
+    pairs,
+    relation,
+)
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 from coheat.data.split import PARTS, Split
 
@@ -51,6 +60,7 @@ class World:
     user_item: Sparse
     bundle_item: Sparse
     parts: Mapping[str, Interactions]
+    launched: Moments | None = None
 
     def data(self) -> BundleData:
         """All interactions, those of every part together."""
@@ -69,6 +79,7 @@ class World:
             self.user_item,
             self.bundle_item,
             interactions.timestamps,
+            self.launched,
         )
 
 
@@ -78,6 +89,7 @@ def build_world(
     bundle_item: PairRows,
     parts: Mapping[str, PairRows],
     problems: Problems,
+    launched: Moments | None = None,
 ) -> World:
     """Relations from pairs; duplicates, shared pairs and lonely users and bundles are told to `problems`."""
     users, bundles, items = vocabularies
@@ -88,6 +100,7 @@ def build_world(
         _distinct(user_item, (len(users), len(items)), problems).matrix,
         _distinct(bundle_item, (len(bundles), len(items)), problems).matrix,
         {name: _distinct(part, (len(users), len(bundles)), problems) for name, part in parts.items()},
+        launched,
     )
     _report_shared(world, parts, problems)
     _report_lonely(world, parts, user_item.source, bundle_item.source, problems)

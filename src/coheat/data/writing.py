@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from coheat.data.dataset import BundleData, Indices, Sparse, Vocabulary, pairs
+from coheat.data.dataset import BundleData, Indices, Moments, Sparse, Vocabulary, pairs
 from coheat.data.files import SPLIT_FACTS, SUFFIXES
 from coheat.data.research import PART_FILES, UNSPLIT_FILE
 from coheat.data.split import PARTS, Split
@@ -36,7 +36,7 @@ def write_tables(data: BundleData | Split, directory: str | Path, overwrite: boo
         _write_pairs(target / "user_item.parquet", world.user_item, world.users, world.items)
         _write_pairs(target / "bundle_item.parquet", world.bundle_item, world.bundles, world.items)
         for vocabulary in (world.users, world.bundles, world.items):
-            _write_ids(target, vocabulary)
+            _write_ids(target, vocabulary, world.launched if vocabulary.kind == "bundle" else None)
         _write_facts(target, data)
 
 
@@ -46,7 +46,7 @@ def write_research(
     """Write the research text layout (see `coheat.data.research`), readable by published code.
 
     Ids become their positions. Where they were other than "0", "1", ..., tables `users`, `bundles`
-    and `items` keep them, and reading gives them back. The layout has no place for timestamps.
+    and `items` keep them, and reading gives them back. The layout has no place for times.
     """
     if not name or "/" in name or "\\" in name:
         raise DataError(f"the name {name!r} becomes part of a file's name; use letters and digits")
@@ -121,9 +121,11 @@ def _write_pairs(
     parquet.write_table(pa.table(table), path)
 
 
-def _write_ids(directory: Path, vocabulary: Vocabulary) -> None:
-    ids = pa.array(vocabulary.ids, pa.string())
-    parquet.write_table(pa.table({f"{vocabulary.kind}_id": ids}), directory / f"{vocabulary.kind}s.parquet")
+def _write_ids(directory: Path, vocabulary: Vocabulary, launched: Moments | None = None) -> None:
+    table: dict[str, Any] = {f"{vocabulary.kind}_id": pa.array(vocabulary.ids, pa.string())}
+    if launched is not None:
+        table["launched"] = pa.array(launched, pa.float64(), from_pandas=True)
+    parquet.write_table(pa.table(table), directory / f"{vocabulary.kind}s.parquet")
 
 
 def _write_integers(path: Path, matrix: Sparse) -> None:

@@ -20,7 +20,11 @@ The knob is `welcome`: how many places in the lists new bundles get, as a multip
 fifth of the bundles with history is held out as if nobody had taken them yet; the offset is the number at
 which they fill `welcome` times the share of places that their share of the interactions would give them. 0
 hides new bundles, 1 treats them as the known, more favours them. Because held-out bundles are ordinary ones,
-a bundle that is unseen because nobody wants what is in it stays behind: its overlaps are small.
+a bundle that is unseen because nobody wants what is in it stays behind: its overlaps are small. Where the
+data tell when bundles were launched, only young ones are new; a bundle that was on offer for longer than
+`young_days` and that nobody took is scored as one with history, of which there is none:
+
+    y_ub = <a_u, a_b> + overlap_weight * log(1 + o_ub / o)
 """
 
 from __future__ import annotations
@@ -64,6 +68,11 @@ class EmberConfig(CrossCBRConfig):
     welcome: float = Field(
         2.0, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
     )
+    young_days: float = Field(
+        90.0,
+        ge=0,
+        description="days after its launch, where known, in which a bundle that nobody took counts as new",
+    )
     companion_weight: float = Field(5.0, ge=0, description="weight of the bundles that go together")
     companion_size: int = Field(64, ge=1, description="width of the companions' vectors")
     companion_ridge: float = Field(100.0, gt=0, description="ridge of the companions' regression")
@@ -103,10 +112,13 @@ class Ember(CrossCBR):
     knobs: Tensor
     taken: Tensor
     wanted: Tensor
+    is_new: Tensor
 
     def __init__(self, data: BundleData, config: EmberConfig, rng: Randomness):
         super().__init__(data, config, rng)
         self.register_buffer("knobs", torch.tensor([getattr(config, name) for name in CHOICES]))
+        # Part of the state, because a saved model does not keep the launch times.
+        self.register_buffer("is_new", torch.from_numpy(data.new_bundles(config.young_days)))
         # Filled before the first epoch; part of the state, so that a saved model need not solve them again.
         self.register_buffer("taken", torch.zeros(data.n_bundles, config.companion_size))
         self.register_buffer("wanted", torch.zeros(data.n_bundles, config.companion_size))
@@ -182,7 +194,7 @@ class Ember(CrossCBR):
             new_weight=self.knob("new_overlap_weight"),
             new_offset=0.0,
             bundle_item=self.data.bundle_item,
-            is_new=self.data.popularity == 0,
+            is_new=self.is_new.cpu().numpy(),
         )
         offsets = self._offsets(users.detach(), known.detach(), overlap)
         overlap = overlap.with_offsets(offsets, self.knob("welcome"))

@@ -99,7 +99,7 @@ class Recommender:
             plain=Rows.of(vectors.views.bundles if vectors.views else vectors.bundles),
             popularity=popularity,
             alive=np.ones(n_bundles, dtype=np.bool_),
-            is_new=popularity == 0,
+            is_new=vectors.overlap.is_new.copy() if vectors.overlap else popularity == 0,
             contents={},
             holders=Holders.of_training(self.bundle_item, n_items) if self.profiles else None,
         )
