@@ -7,21 +7,17 @@ its neighbours in each relation, each transformed by a matrix of the relation:
     h'_x = leaky_relu( W_0 h_x + sum over relations r of W_r (mean of h_y over x's neighbours y in r) + bias )
     W_r  = sum over m of a_rm V_m,     score(u, b) = <h_u, h_b> of the last layer
 
-The matrices V_m are shared by all relations of a layer. What is distinctive: an interaction must not be
-predicted from itself, so the batch's own positive edges are taken out of the graph before each step, in both
-directions, and the means are over what is left.
+The V_m are shared by all relations of a layer. An interaction must not be predicted from itself, so before
+each step the batch's own positive edges are taken out of the graph, in both directions.
 
 Where we differ, as the method is usually run: BPR instead of binary cross-entropy, so that it is compared
 with the others on the same loss; vectors of width d throughout, instead of 32 and 16. A cold bundle's own
-vector would be one that training has used as a negative only, so it is 0, and the bundle is known by its
-items alone.
+vector would be one that training has used as a negative only, so it is 0, and its items speak for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,14 +25,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from coheat.config import Settings
 from coheat.data.dataset import BundleData, pairs
 from coheat.data.sampling import Triples, triples
 from coheat.graph.bipartite import Direction, Propagation, multiply
 from coheat.graph.prefetch import prefetched
 from coheat.losses import bpr, dot_rows
 from coheat.models.base import Model, ModelConfig, Vectors
-from coheat.models.layers import table
+from coheat.models.layers import both_pairs, tables, tensors, warm_rows
 from coheat.rng import Randomness
 
 USERS, BUNDLES, ITEMS = range(3)
@@ -44,6 +39,8 @@ Nodes = list[Tensor]
 """Vectors of all users, of all bundles and of all items."""
 Relations = dict[tuple[int, int], Propagation]
 """The means over neighbours, by the kinds (that receive, that give)."""
+Prepared = tuple[Triples, Relations]
+"""A batch and the graph without its positive edges."""
 
 
 class BundleNetConfig(ModelConfig):
@@ -88,37 +85,26 @@ def transformed_mean(x: Tensor, matrix: Tensor, mean: Propagation) -> Tensor:
     return multiply(x @ matrix, mean)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A batch and the graph without its positive edges."""
-
-    triples: Triples
-    means: Relations
-
-
 class BundleNet(Model):
     """See the module's text. Parameters: vectors of users, bundles and items, and the layers."""
 
-    Config: ClassVar[type[Settings]] = BundleNetConfig
-    places_cold_bundles: ClassVar[bool] = True
+    Config = BundleNetConfig
+    places_cold_bundles = True
     warm: Tensor
 
     def __init__(self, data: BundleData, config: BundleNetConfig, rng: Randomness):
         super().__init__(data, config, rng)
         width = config.embedding_size
-        self.users = table(data.n_users, width, rng.torch_generator("users"))
-        self.bundles = table(data.n_bundles, width, rng.torch_generator("bundles"))
-        self.items = table(data.n_items, width, rng.torch_generator("items"))
-        warm = torch.from_numpy((data.popularity > 0).astype(np.float32))[:, None]
-        self.register_buffer("warm", warm, persistent=False)
-        matrices = {
+        self.users, self.bundles, self.items = tables(data, width, rng)
+        self.register_buffer("warm", warm_rows(data), persistent=False)
+        relations = {
             (USERS, BUNDLES): data.user_bundle,
             (USERS, ITEMS): data.user_item,
             (BUNDLES, ITEMS): data.bundle_item,
         }
-        self.directions = {kinds: Direction(matrix, "mean") for kinds, matrix in matrices.items()}
-        for (one, other), matrix in matrices.items():
-            self.directions[other, one] = Direction(matrix.T.tocsr(), "mean")
+        relations |= {(other, one): matrix.T.tocsr() for (one, other), matrix in relations.items()}
+        self.directions = {kinds: Direction(matrix, "mean") for kinds, matrix in relations.items()}
+        self.whole: Relations = {kinds: direction.full for kinds, direction in self.directions.items()}
         takers, taken = pairs(data.user_bundle)
         self.edge_keys = takers * data.n_bundles + taken  # sorted, as edges are
         self.backwards = np.argsort(taken, kind="stable")  # the edges in the order of bundles
@@ -134,7 +120,7 @@ class BundleNet(Model):
 
     def prepare(self, batch: Triples) -> Prepared:
         """Take the batch's own edges out of the graph."""
-        means = self.whole()
+        means = dict(self.whole)
         if self.config.hide_batch:
             mask = np.ones(len(self.edge_keys), dtype=np.uint8)
             mask[np.searchsorted(self.edge_keys, batch.users * self.data.n_bundles + batch.positives)] = 0
@@ -142,10 +128,7 @@ class BundleNet(Model):
             means[BUNDLES, USERS] = self.directions[BUNDLES, USERS].select(None, mask[self.backwards])
         for mean in means.values():
             _ = mean.transposed  # now, since the backward pass will need it
-        return Prepared(batch, means)
-
-    def whole(self) -> Relations:
-        return {kinds: direction.full for kinds, direction in self.directions.items()}
+        return batch, means
 
     def outputs(self, means: Relations) -> tuple[Tensor, Tensor]:
         """Last layer of the users (n_users, d) and bundles (n_bundles, d)."""
@@ -156,13 +139,10 @@ class BundleNet(Model):
         return users, bundles
 
     def loss(self, batch: Prepared) -> dict[str, Tensor]:
-        users, bundles = self.outputs(batch.means)
-        taker, positive, negative = (
-            torch.from_numpy(ids).to(users.device)
-            for ids in (batch.triples.users, batch.triples.positives, batch.triples.negatives)
-        )
-        pairs_at = torch.cat([taker, taker]), torch.cat([positive, negative])
+        met, means = batch
+        users, bundles = self.outputs(means)
+        pairs_at = tensors(users.device, *both_pairs(met))
         return {"bpr": bpr(*dot_rows(users, bundles, *pairs_at).chunk(2))}
 
     def vectors(self) -> Vectors:
-        return Vectors(*self.outputs(self.whole()))
+        return Vectors(*self.outputs(self.whole))

@@ -12,16 +12,14 @@ did not take, with cosines divided by a temperature:
     collaborative contrast:  -log softmax of cos(q_b, s_r) over r and N, mean over the related
     self contrast:           -log softmax of cos(q_b, s_b) over b and N
     rank:                    -ln sigma(<s_b, e_u - e_v>) - ln sigma(<q_b, e_u - e_v>)
-
-    loss = w (collaborative + self) + (1 - w) rank
+    loss = contrast_weight (collaborative + self) + (1 - contrast_weight) rank
 
 The score of a warm bundle is <e_u, s_b>, of a cold one <e_u, q_b>. Ranking compares users for one bundle, so
 nothing sets the scores of different bundles against each other; that is the method, and is left so.
 
-Where we differ: attributes are the bundle's items and there are no images; the authors' attention
-w2 . (W1 A_i + b1) is one vector, for a product of a matrix and a vector is a vector and the softmax does not
-see a constant; terms are averaged over the batch where the authors sum (their weight decay of 0.1 is then
-0.1 / 1024, about 1e-4); related and self contrast share the negatives of a row.
+Where we differ: content is the bundle's items, without images; one vector w does what the authors'
+w2 . (W1 A_i + b1) does, since a softmax does not see a constant; terms are means over the batch, not sums (so
+the authors' weight decay of 0.1 is 0.1 / 1024, about 1e-4); both contrasts share the negatives of a row.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from coheat.graph import kernels
 from coheat.graph.bipartite import Direction, multiply
 from coheat.losses import bpr, dot_rows, sampled_softmax
 from coheat.models.base import Model, ModelConfig, Vectors
-from coheat.models.layers import linear, table
+from coheat.models.layers import linear, pick, tables, tensors, where_warm
 from coheat.rng import Randomness
 
 
@@ -81,9 +79,7 @@ class CCFCRec(Model):
     def __init__(self, data: BundleData, config: CCFCRecConfig, rng: Randomness):
         super().__init__(data, config, rng)
         width = config.embedding_size
-        self.users = table(data.n_users, width, rng.torch_generator("users"))
-        self.bundles = table(data.n_bundles, width, rng.torch_generator("bundles"))
-        self.items = table(data.n_items, width, rng.torch_generator("items"))
+        self.users, self.bundles, self.items = tables(data, width, rng)
         generator = rng.torch_generator("content")
         self.attention = nn.Parameter(torch.randn(width, 1, generator=generator) / width**0.5)
         self.hidden, self.output = (linear(width, width, generator) for _ in range(2))
@@ -110,35 +106,26 @@ class CCFCRec(Model):
         return found
 
     def batches(self, batch_size: int) -> Iterator[Interactions]:
-        rng, taken, config = (
-            self.rng.generator("batches", self.progress.epoch),
-            self.data.user_bundle,
-            self.config,
-        )
+        rng, taken = self.rng.generator("batches", self.progress.epoch), self.data.user_bundle
         for batch in triples(taken, batch_size, rng, self.warm_bundles):
             others = draw_negatives(self.bundle_user, batch.positives, rng)
-            repeated = np.repeat(batch.users, config.n_negatives)
+            repeated = np.repeat(batch.users, self.config.n_negatives)
             negatives = draw_negatives(taken, repeated, rng, self.warm_bundles)
-            repeated = np.repeat(batch.users, config.n_related)
+            repeated = np.repeat(batch.users, self.config.n_related)
             places = rng.random(len(repeated)) * np.diff(taken.indptr)[repeated]
             related = taken.indices[taken.indptr[repeated] + places.astype(np.int64)].astype(np.int64)
             bundles, at, _ = kernels.distinct(batch.positives, self.data.n_bundles)
-            arrays = batch.users, others, at, related, negatives
-            took, not_taken, at, *drawn = (torch.from_numpy(a).to(self.users.device) for a in arrays)
-            yield Interactions(took, not_taken, bundles, at, *drawn)
+            took, not_taken, *rest = tensors(self.users.device, batch.users, others, at, related, negatives)
+            yield Interactions(took, not_taken, bundles, *rest)
 
     def loss(self, batch: Interactions) -> dict[str, Tensor]:
         weight = self.config.contrast_weight
-        own = torch.index_select(self.bundles, 0, torch.from_numpy(batch.bundles).to(self.bundles.device))
-        content = self.content(batch.bundles)
-        both = torch.cat([batch.users, batch.others])
-        rank = torch.zeros(())
-        for vectors in (own, content):
-            scores = dot_rows(self.users, vectors, both, torch.cat([batch.at, batch.at]))
-            rank = rank + bpr(*scores.chunk(2))
+        own, content = pick(self.bundles, batch.bundles), self.content(batch.bundles)
+        pairs_at = torch.cat([batch.users, batch.others]), torch.cat([batch.at, batch.at])
+        ranks = [bpr(*dot_rows(self.users, vectors, *pairs_at).chunk(2)) for vectors in (own, content)]
         collaborative, alone = self._contrasts(own, content, batch)
         return {
-            "rank": (1 - weight) * rank,
+            "rank": (1 - weight) * torch.stack(ranks).sum(),
             "collaborative": weight * collaborative,
             "self": weight * alone,
         }
@@ -160,5 +147,4 @@ class CCFCRec(Model):
         return collaborative, sampled_softmax(itself, together[:, None])
 
     def vectors(self) -> Vectors:
-        warm = torch.from_numpy(self.data.popularity > 0).to(self.bundles.device)
-        return Vectors(self.users, torch.where(warm[:, None], self.bundles, self.content()))
+        return Vectors(self.users, where_warm(self.data, self.bundles, self.content()))

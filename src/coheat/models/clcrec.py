@@ -23,10 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -38,7 +36,7 @@ from coheat.graph import kernels
 from coheat.losses import dot_rows, sampled_softmax
 from coheat.models.base import Model, Vectors
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.layers import linear, table
+from coheat.models.layers import linear, pick, tables, tensors, where_warm
 from coheat.rng import Randomness
 
 
@@ -85,8 +83,7 @@ class CLCRec(Model):
     def __init__(self, data: BundleData, config: CLCRecConfig, rng: Randomness):
         super().__init__(data, config, rng)
         width = config.embedding_size
-        self.users = table(data.n_users, width, rng.torch_generator("users"))
-        self.bundles = table(data.n_bundles, width, rng.torch_generator("bundles"))
+        self.users, self.bundles = tables(data, width, rng, ("users", "bundles"))
         generator = rng.torch_generator("content")
         self.bag = ContentBag(data, config.content_size, generator, config.size_exponent)
         self.head = linear(config.content_size, width, generator)
@@ -108,16 +105,13 @@ class CLCRec(Model):
             known = data.user_bundle[users][:, pool].toarray()[user_at] > 0
             slots = rng.random((n, 1 + n_negatives), dtype=np.float32) < self.config.content_share
             arrays = users, user_at, at[:n], at[n:], known, slots
-            users, user_at, positive_at, pool_at, *masks = map(self._tensor, arrays)
-            yield Contrast(users, user_at, bundles, positive_at, pool_at, *masks)
-
-    def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.users.device)
+            users, user_at, *rest = tensors(self.users.device, *arrays)
+            yield Contrast(users, user_at, bundles, *rest)
 
     def loss(self, batch: Contrast) -> dict[str, Tensor]:
         config, weight = self.config, self.config.content_contrast_weight
         users = torch.index_select(self.users, 0, batch.users)
-        own = torch.index_select(self.bundles, 0, self._tensor(batch.bundles))
+        own = pick(self.bundles, batch.bundles)
         content = self.content(batch.bundles)
         met = [compare(users, x, batch.user_at, batch) for x in (content, own)]
         user_bundle = torch.where(batch.slots, met[0], met[1])
@@ -142,8 +136,7 @@ class CLCRec(Model):
         return sampled_softmax(logits[:, 0], others)
 
     def vectors(self) -> Vectors:
-        warm = torch.from_numpy(self.data.popularity > 0).to(self.bundles.device)
-        return Vectors(self.users, torch.where(warm[:, None], self.bundles, self.content()))
+        return Vectors(self.users, where_warm(self.data, self.bundles, self.content()))
 
 
 def compare(anchors: Tensor, candidates: Tensor, anchor_at: Tensor, batch: Contrast) -> Tensor:

@@ -35,7 +35,7 @@ from torch import Tensor
 from coheat.data.dataset import BundleData, Indices
 from coheat.models.base import PretrainedConfig, Vectors
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.layers import tensors
+from coheat.models.layers import pick, tensors
 from coheat.models.towers import Head, TowerModel, weights
 from coheat.rng import Randomness
 
@@ -91,11 +91,11 @@ class DropoutNet(TowerModel):
         First asked for by an epoch's batches, when the pretrained vectors are there.
         """
         count = max(min(self.config.n_best, len(self.warm_bundles) // 8), 1)
-        warm = self.pretrained_bundles[torch.from_numpy(self.warm_bundles)]
+        warm = pick(self.pretrained_bundles, self.warm_bundles)
         best = np.empty((len(self.active_users), count), dtype=np.int64)
         for start in range(0, len(best), BLOCK):
             block = slice(start, start + BLOCK)
-            users = self.pretrained_users[torch.from_numpy(self.active_users[block])]
+            users = pick(self.pretrained_users, self.active_users[block])
             best[block] = self.warm_bundles[torch.topk(users @ warm.t(), count).indices.cpu().numpy()]
         return best
 

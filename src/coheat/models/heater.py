@@ -39,7 +39,7 @@ from coheat.data.sampling import draw_negatives, triples
 from coheat.graph import kernels
 from coheat.models.base import PretrainedConfig, Vectors
 from coheat.models.content import ContentBag
-from coheat.models.layers import tensors, where_warm
+from coheat.models.layers import pick, tensors, where_warm
 from coheat.models.towers import Head, TowerModel, weights
 from coheat.rng import Randomness
 
@@ -109,11 +109,10 @@ class Heater(TowerModel):
     def loss(self, batch: Rows) -> dict[str, Tensor]:
         user_inputs, bundle_inputs = self.inputs
         distinct, at, counts = kernels.distinct(batch.bundles.ravel(), self.data.n_bundles)
-        arrays = batch.users, distinct, at, counts
-        user_rows, bundle_rows, places, repeats = tensors(bundle_inputs.device, *arrays)
-        pretrained, content = bundle_inputs[bundle_rows], self.from_content(distinct)
+        places, repeats = tensors(bundle_inputs.device, at, counts)
+        pretrained, content = pick(bundle_inputs, distinct), self.from_content(distinct)
         shown = torch.where(batch.by_content, content.index_select(0, places), pretrained[places])
-        users = self.user_tower(user_inputs[user_rows])
+        users = self.user_tower(pick(user_inputs, batch.users))
         bundles = self.bundle_tower(shown).view(*batch.bundles.shape, -1)
         scores = (users[:, None, :] * bundles).sum(2)
         wanted = torch.zeros_like(scores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from coheat.data.dataset import BundleData
+from coheat.data.dataset import BundleData, Indices
+from coheat.data.sampling import Triples
 from coheat.graph.bipartite import draw_mask
 from coheat.rng import Randomness
 
@@ -22,9 +24,12 @@ def table(n_rows: int, width: int, generator: torch.Generator) -> nn.Parameter:
     return nn.Parameter(nn.init.xavier_normal_(torch.empty(n_rows, width), generator=generator))
 
 
-def tables(rng: Randomness, width: int, **n_rows: int) -> list[nn.Parameter]:
-    """A `table` for each name, say of users and of bundles, from a generator of that name."""
-    return [table(n, width, rng.torch_generator(name)) for name, n in n_rows.items()]
+def tables(
+    data: BundleData, width: int, rng: Randomness, kinds: Sequence[str] = ("users", "bundles", "items")
+) -> list[nn.Parameter]:
+    """A `table` for each of these kinds, from a generator of that name."""
+    counts = {"users": data.n_users, "bundles": data.n_bundles, "items": data.n_items}
+    return [table(counts[kind], width, rng.torch_generator(kind)) for kind in kinds]
 
 
 def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
@@ -43,9 +48,19 @@ def dropout(x: Tensor, share: float, rng: Draws) -> Tensor:
     return x * mask.to(x.dtype).div_(1 - share)
 
 
+def both_pairs(batch: Triples) -> tuple[Indices, Indices]:
+    """Users and bundles of a batch's pairs (2n,): every positive pair, then every negative one."""
+    return np.tile(batch.users, 2), np.concatenate([batch.positives, batch.negatives])
+
+
 def tensors(device: torch.device, *arrays: npt.NDArray[Any]) -> list[Tensor]:
     """The same numbers for torch, on this device."""
     return [torch.from_numpy(array).to(device) for array in arrays]
+
+
+def pick(x: Tensor, rows: Indices) -> Tensor:
+    """These rows of x, in their order."""
+    return x.index_select(0, torch.from_numpy(rows).to(x.device))
 
 
 def warm_rows(data: BundleData) -> Tensor:
