@@ -33,7 +33,7 @@ from coheat.data.sampling import triples
 from coheat.losses import bpr
 from coheat.models.base import Model, PretrainedConfig, Progress
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.layers import dropout, linear
+from coheat.models.layers import dropout, linear, pick, where_warm
 from coheat.models.two_views import Rows
 from coheat.rng import Randomness
 
@@ -76,8 +76,7 @@ class Generator(nn.Module):
 
     def forward(self, bundles: Indices | None, rng: Draws) -> Tensor:
         """Vectors of these bundles, or of all, side by side (n, n_vectors * d)."""
-        hidden = torch.tanh(self.norm(self.bag(bundles)))
-        hidden = hidden if rng is None else dropout(hidden, self.share, rng)
+        hidden = dropout(torch.tanh(self.norm(self.bag(bundles))), self.share, rng)
         parts = hidden.chunk(self.n_vectors, 1)
         return torch.cat([output(part) for output, part in zip(self.outputs, parts, strict=True)], 1)
 
@@ -125,9 +124,8 @@ class GAR(Model):
 
     def real(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """What is known of the batch's users and bundles."""
-        chosen = zip(self.epoch_inputs, (rows.users, rows.bundles), strict=True)
-        users, bundles = (table[torch.from_numpy(at).to(table.device)] for table, at in chosen)
-        return users, bundles
+        users, bundles = self.epoch_inputs
+        return pick(users, rows.users), pick(bundles, rows.bundles)
 
     def recommender_loss(self, rows: Rows) -> Tensor:
         """The recommender's turn: the generator's vectors are given."""
@@ -187,5 +185,4 @@ class GAR(Model):
     def served_inputs(self) -> tuple[Tensor, Tensor]:
         """What the recommender reads of all users, and of all bundles, made where they are cold."""
         users, bundles = self.inputs()
-        warm = torch.from_numpy(self.data.popularity > 0).to(bundles.device)
-        return users, torch.where(warm[:, None], bundles, self.generator(None, None))
+        return users, where_warm(self.data, bundles, self.generator(None, None))

@@ -20,7 +20,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -30,9 +29,10 @@ from coheat.data.dataset import BundleData, Indices
 from coheat.errors import ConfigError
 from coheat.graph.bipartite import BipartiteGraph, layers
 from coheat.losses import dot_rows
-from coheat.models.base import FloatArray, Scorer, Vectors, VectorScorer
+from coheat.models.base import Scorer, Vectors, VectorScorer
 from coheat.models.gar import GAR, Draws, GARConfig
-from coheat.models.layers import dropout, linear
+from coheat.models.layers import dropout, linear, pick
+from coheat.models.scoring import BlockScorer
 from coheat.models.towers import weights
 from coheat.rng import Randomness
 
@@ -82,8 +82,7 @@ class Products(nn.Module):
         """Scores (n,) from products (n, 9)."""
         x = self.norm(products)
         for layer in self.hidden:
-            x = leaky_relu(layer(x))
-            x = x if rng is None else dropout(x, self.share, rng)
+            x = dropout(leaky_relu(layer(x)), self.share, rng)
         found: Tensor = self.output(x)[:, 0]
         return found
 
@@ -138,25 +137,14 @@ class GARGNN(GAR):
         with torch.no_grad():
             if self.config.combination == "linear":
                 return VectorScorer(self.vectors())
-            return NetworkScorer(self.recommender, *self.normalised())
+            users, bundles = self.normalised()
+        transposed = bundles.flatten(0, 1).t().contiguous()
 
+        def score(block: Indices) -> Tensor:
+            """Scores (m, n_bundles) of these users, by the nine products of every pair."""
+            products = pick(users, block).flatten(0, 1) @ transposed
+            by_pair = products.view(len(block), N_LAYERS, -1, N_LAYERS).transpose(1, 2)
+            scores: Tensor = self.recommender.combine(by_pair.reshape(-1, N_LAYERS**2), None)
+            return scores.view(len(block), -1)
 
-class NetworkScorer:
-    """Scores by a network over the products of users (n_users, 3, d) and bundles (n_bundles, 3, d)."""
-
-    def __init__(self, recommender: Products, users: Tensor, bundles: Tensor):
-        self.recommender, self.users = recommender, users
-        self.n_bundles, self.bundles_transposed = len(bundles), bundles.flatten(0, 1).t().contiguous()
-
-    @torch.no_grad()
-    def scores(self, users: Indices) -> FloatArray:
-        found = np.empty((len(users), self.n_bundles), dtype=np.float32)
-        at_once = max(PAIRS // self.n_bundles, 1)
-        for start in range(0, len(users), at_once):
-            block = users[start : start + at_once]
-            rows = self.users[torch.from_numpy(block).to(self.users.device)]
-            products = (rows.flatten(0, 1) @ self.bundles_transposed).view(len(block), N_LAYERS, -1, N_LAYERS)
-            pairs = products.transpose(1, 2).reshape(-1, N_LAYERS**2)
-            combined = self.recommender.combine(pairs, None).view(len(block), -1)
-            found[start : start + at_once] = combined.cpu().numpy()
-        return found
+        return BlockScorer(score, len(bundles), max(PAIRS // len(bundles), 1))

@@ -15,9 +15,6 @@ from coheat.data.sampling import Triples
 from coheat.graph.bipartite import draw_mask
 from coheat.rng import Randomness
 
-Draws = np.random.Generator | None
-"""Where dropout is drawn from; None where nothing is dropped."""
-
 
 def table(n_rows: int, width: int, generator: torch.Generator) -> nn.Parameter:
     """Vectors (n_rows, width) to be learned, Xavier normal."""
@@ -40,8 +37,11 @@ def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
-def dropout(x: Tensor, share: float, rng: Draws) -> Tensor:
-    """Each number is 0 with probability `share`, and the others grow so that the mean stays."""
+def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
+    """Each number is 0 with probability `share`, and the others grow so that the mean stays.
+
+    Nothing is dropped where there is nothing to draw from.
+    """
     if share == 0 or rng is None:
         return x
     mask = torch.from_numpy(draw_mask(x.numel(), share, rng)).to(x.device).view_as(x)
