@@ -1,9 +1,11 @@
-"""Ember beside CoHeat, CrossCBR and counting on the published splits: the study behind docs/results.md.
+"""Ember beside its rivals, on the published splits or on others: the study behind docs/results.md.
 
 One training per scenario and seed serves both protocols. P, the paper's: the knob and the weights chosen on
 the validation data of the scenario. S, the shop's: the default knob and weights everywhere. The epoch is the
-last in both. What a part brings is measured by leaving it out of the trained model. Finished trainings are
-not repeated, so the command can be stopped and started.
+last in both; a rival's epoch is chosen on validation. What a part brings is measured by leaving it out of the
+trained model, which is the same as training without it: the views are learned without regard to the rest.
+Only what changes learning itself is trained again. Finished trainings are not repeated, so the command can be
+stopped and started.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,10 @@ from coheat.models.base import Model
 from coheat.models.ember import CHOICES, Ember
 from coheat.plots import to_png
 from coheat.progress import ProgressBar
-from coheat.runs import train_run
+from coheat.runs import Run, train_run
 from coheat.training import Record, Standing, Watcher
 
-SCENARIOS = ("cold", "all", "warm")
+SCENARIOS = ("cold", "all", "warm", "time")
 WELCOMES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0)
 LEFT_OUT = {
     "everything": {},
@@ -37,6 +40,33 @@ LEFT_OUT = {
     "no overlap for known bundles": {"overlap_weight": 0.0},
     "no overlap for new bundles": {"new_overlap_weight": 0.0},
 }
+LAUNCH_TIMES = "no launch times"
+TRAINED_AGAIN: dict[str, dict[str, Any]] = {"negatives among all bundles": {"negatives": "all"}}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where the data are (SCENARIO/NAME under `data`), where runs go, and which preset is trained."""
+
+    data: Path
+    out: Path
+    name: str
+    preset: str
+
+    def train(self, scenario: str, model: str, seed: int, label: str, **settings: Any) -> Run:
+        return train_run(
+            self.data / scenario / self.name,
+            self.out / f"{label}-{scenario}-{seed}",
+            model,
+            self.preset,
+            settings,
+            seed,
+            resume=True,
+            watcher=ProgressBar(),
+        )
+
+    def split(self, scenario: str) -> Split:
+        return read_split(self.data / scenario / self.name)
 
 
 def measure(model: Model, split: Split, popularity: bool = False) -> dict[str, Any]:
@@ -61,20 +91,10 @@ def turn(model: Ember, **knobs: float) -> Ember:
     return model
 
 
-def study_run(data: Path, out: Path, scenario: str, seed: int, name: str) -> dict[str, Any]:
+def study_run(study: Study, scenario: str, seed: int, again: bool) -> dict[str, Any]:
     """Train one Ember and measure it in both protocols, without each part, and along the knob."""
-    directory = data / scenario / name
-    run = train_run(
-        directory,
-        out / f"ember-{scenario}-{seed}",
-        "ember",
-        "youshu",
-        {},
-        seed,
-        resume=True,
-        watcher=ProgressBar(),
-    )
-    split, model = read_split(directory), run.artifact.model()
+    run = study.train(scenario, "ember", seed, "ember")
+    split, model = study.split(scenario), run.artifact.model()
     assert isinstance(model, Ember)
     seconds = [record["seconds"] for record in run.history if "validation" not in record]
     with torch.no_grad():
@@ -89,7 +109,19 @@ def study_run(data: Path, out: Path, scenario: str, seed: int, name: str) -> dic
         }
         if seed == 0:
             result["curve"] = {str(w): measure(turn(model, welcome=w), split) for w in WELCOMES}
+        if split.train.launched is not None:
+            model.is_new = model.popularity == 0
+            result["left_out"][LAUNCH_TIMES] = measure(turn(model), split)
+    for label, settings in TRAINED_AGAIN.items() if again else ():
+        run = study.train(scenario, "ember", seed, label.replace(" ", "-"), choose="fixed", **settings)
+        result["left_out"][label] = measure(run.artifact.model(), split)
     return result
+
+
+def rival_run(study: Study, scenario: str, seed: int, model: str) -> dict[str, Any]:
+    """Train a rival with the preset of the data set and measure it; its epoch is chosen on validation."""
+    run = study.train(scenario, model, seed, model)
+    return measure(run.artifact.model(), study.split(scenario))
 
 
 class Curve(Watcher):
@@ -108,30 +140,42 @@ class Curve(Watcher):
             self.found[str(record["epoch"])] = measure(self.model, self.split)
 
 
-def coheat_curve(data: Path, out: Path, scenario: str, name: str) -> dict[str, Any]:
+def coheat_curve(study: Study, scenario: str) -> dict[str, Any]:
     """CoHeat's test figures at every fifth epoch of one training; kept, because it has to be watched."""
-    kept = out / f"coheat-{scenario}-curve.json"
+    kept = study.out / f"coheat-{scenario}-curve.json"
     if not kept.exists():
-        directory = data / scenario / name
+        directory, out = study.data / scenario / study.name, study.out / f"coheat-{scenario}"
         watcher = Curve(read_split(directory))
-        train_run(directory, out / f"coheat-{scenario}", "coheat", "youshu", overwrite=True, watcher=watcher)
+        train_run(directory, out, "coheat", study.preset, overwrite=True, watcher=watcher)
         kept.write_text(json.dumps(watcher.found))
     found: dict[str, Any] = json.loads(kept.read_text())
     return found
 
 
 def mean(runs: Iterable[dict[str, Any]], *path: str) -> str:
-    """Mean and deviation over seeds of Recall@20 / nDCG@20 under a path."""
+    """Mean and deviation over seeds of Recall@20 / nDCG@20 under a path; empty where no run has it."""
     texts = []
     for metric in ("recall@20", "ndcg@20"):
         values = []
         for run in runs:
             for key in path:
-                run = run[key]
-            values.append(run[metric])
+                run = run.get(key, {})
+            if metric in run:
+                values.append(run[metric])
+        if not values:
+            return ""
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         texts.append(f"{statistics.mean(values):.4f}{spread}")
     return " / ".join(texts)
+
+
+def beside(rivals: dict[str, Any], ember: dict[str, Any], kinds: Sequence[str]) -> list[list[str]]:
+    """A row for Ember in both protocols and one for each rival."""
+    rows = [[f"Ember, {protocol}", *(mean(ember[s], protocol) for s in kinds)] for protocol in ("P", "S")]
+    for model, runs in rivals.items():
+        found = ([run for key, run in runs.items() if key.startswith(f"{s}-")] for s in kinds)
+        rows.append([model, *map(mean, found)])
+    return rows
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -152,8 +196,11 @@ def tables(results: dict[str, Any]) -> str:
     header = ["scenario", "P", "S", "new in the test", "new in lists, P", "new in lists, S"]
     parts = [markdown(header, rows), ""]
     kinds = [s for s in SCENARIOS if ember[s]]
-    lines = [[part, *(mean(ember[s], "left_out", part) for s in kinds)] for part in LEFT_OUT]
-    parts += [markdown(["protocol S", *kinds], lines), ""]
+    if results["rivals"]:
+        parts += [markdown(["", *kinds], beside(results["rivals"], ember, kinds)), ""]
+    left_out = [*LEFT_OUT, *TRAINED_AGAIN, LAUNCH_TIMES]
+    lines = [[part, *(mean(ember[s], "left_out", part) for s in kinds)] for part in left_out]
+    parts += [markdown(["protocol S", *kinds], [line for line in lines if any(line[1:])]), ""]
     for scenario in kinds:
         first = next((run for run in ember[scenario] if "curve" in run), None)
         if first:
@@ -206,22 +253,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--name", default="Youshu", help="NAME of the data set (default: Youshu)")
     options.add_argument("--out", type=Path, required=True, help="where runs and figures go")
     options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    options.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    options.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=["cold", "all", "warm"])
+    options.add_argument("--preset", default="youshu", help="settings of every model (default: youshu)")
+    options.add_argument("--rivals", nargs="+", default=[], metavar="MODEL", help="models to train beside")
+    options.add_argument("--rival-seeds", type=int, nargs="+", default=[0])
+    options.add_argument("--again", action="store_true", help="train again without what changes learning")
     options.add_argument("--no-coheat", action="store_true", help="leave CoHeat's curve over epochs out")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     given = options.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
+    study = Study(given.data, given.out, given.name, given.preset)
     results: dict[str, Any] = {"machine": machine(), "runs": {}, "coheat": {}}
     for seed in given.seeds:
         for scenario in given.scenarios:
-            results["runs"][f"{scenario}-{seed}"] = study_run(
-                given.data, given.out, scenario, seed, given.name
-            )
+            results["runs"][f"{scenario}-{seed}"] = study_run(study, scenario, seed, given.again)
+    results["rivals"] = {
+        model: {
+            f"{scenario}-{seed}": rival_run(study, scenario, seed, model)
+            for seed in given.rival_seeds
+            for scenario in given.scenarios
+        }
+        for model in given.rivals
+    }
     if not given.no_coheat:
         for scenario in ("cold", "warm"):
-            results["coheat"][scenario] = coheat_curve(given.data, given.out, scenario, given.name)
+            results["coheat"][scenario] = coheat_curve(study, scenario)
     print(tables(results))
-    draw(results, given.out / "knob.png")
+    if {"cold", "warm"} <= set(given.scenarios) and 0 in given.seeds:
+        draw(results, given.out / "knob.png")
     if given.json:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coheat.data.split import split
-from coheat.data.synthetic import planted_world
+from coheat.data.synthetic import planted_world, realistic_world
 from coheat.data.writing import write_tables
 from coheat.models.ember import EmberConfig
 from coheat.runs import open_run
@@ -35,3 +35,29 @@ def test_one_training_serves_both_protocols(tmp_path: Path, capsys: pytest.Captu
     assert found["curve"]["0.0"]["cold_share@20"] <= found["curve"]["100.0"]["cold_share@20"]
     assert "| cold shelf |" in capsys.readouterr().out
     assert (tmp_path / "out" / "knob.png").stat().st_size > 1000
+
+
+def test_rivals_stand_beside_and_launch_times_can_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = realistic_world(80, 60, 50, 900, 500, 240)
+    made = split(world, "time", 0)
+    launched = made.train.launched
+    assert launched is not None
+    untaken = made.train.popularity == 0
+    old = untaken & ~made.train.new_bundles(EmberConfig().young_days)
+    assert (untaken & ~old).any()
+    write_tables(made, tmp_path / "data" / "time" / "tiny")
+    arguments = ["--data", str(tmp_path / "data"), "--name", "tiny", "--out", str(tmp_path / "out")]
+    arguments += ["--seeds", "0", "--scenarios", "time", "--preset", "default", "--no-coheat", "--again"]
+    beyond.main([*arguments, "--rivals", "counting", "--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    left_out = found["runs"]["time-0"]["left_out"]
+    # Old bundles that nobody took lose the places that newness would give them.
+    same = left_out["everything"]["cold_share@20"] == left_out[beyond.LAUNCH_TIMES]["cold_share@20"]
+    assert same != old.any()
+    again = open_run(tmp_path / "out" / "negatives-among-all-bundles-time-0")
+    assert again.record.config["negatives"] == "all"
+    counting = open_run(tmp_path / "out" / "counting-time-0").evaluate()["test"]["recall@20"]
+    assert found["rivals"]["counting"]["time-0"]["recall@20"] == pytest.approx(counting, abs=1e-6)
+    assert "| counting |" in capsys.readouterr().out
