@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias, overload
@@ -27,11 +27,11 @@ class Recommendations(Sequence[Recommendation]):
     `sources`: for each user, where the list comes from. `short`: for each list with fewer than k rows, how
     many it has. `notes`: sentences for people, about everything short, left out or replaced.
 
-    It reads like a list. The rows are made when the first is looked at: for many users, making them all
-    takes a good part of the time that finding them takes.
+    It reads like a list. The rows are made as they are looked at: for many users, making them all and
+    holding them at once takes a good part of the time that finding them takes.
     """
 
-    def __init__(self, make_rows: Callable[[], list[Recommendation]], count: int):
+    def __init__(self, make_rows: Callable[[], Iterable[Recommendation]], count: int):
         self._make_rows, self._count = make_rows, count
         self.sources: dict[str, Source] = {}
         self.short: dict[str, int] = {}
@@ -39,13 +39,13 @@ class Recommendations(Sequence[Recommendation]):
 
     @cached_property
     def rows(self) -> list[Recommendation]:
-        return self._make_rows()
+        return list(self._make_rows())
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Recommendation]:
-        return iter(self.rows)
+        return iter(self._make_rows())
 
     @overload
     def __getitem__(self, place: int) -> Recommendation: ...

@@ -315,7 +315,7 @@ class Found:
         answer.sources, answer.short, answer.notes = self.sources, self.short, self.notes
         return answer
 
-    def _rows(self) -> list[Recommendation]:
+    def _rows(self) -> Iterator[Recommendation]:
         whole = Ranked.joined(self.parts)
         counts = whole.counts.tolist()
         columns = (
@@ -324,4 +324,4 @@ class Found:
             whole.scores.tolist(),
             chain.from_iterable(range(1, count + 1) for count in counts),
         )
-        return list(map(Recommendation._make, zip(*columns, strict=True)))
+        return map(Recommendation._make, zip(*columns, strict=True))
