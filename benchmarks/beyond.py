@@ -30,7 +30,7 @@ from coheat.models.ember import CHOICES, Ember
 from coheat.plots import to_png
 from coheat.progress import ProgressBar
 from coheat.runs import Run, train_run
-from coheat.training import Record, Standing, Watcher
+from coheat.training import Record, Standing
 
 SCENARIOS = ("cold", "all", "warm", "time")
 WELCOMES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0)
@@ -124,18 +124,21 @@ def rival_run(study: Study, scenario: str, seed: int, model: str) -> dict[str, A
     return measure(run.artifact.model(), study.split(scenario))
 
 
-class Curve(Watcher):
-    """Measures a model at every validation of its training."""
+class Curve(ProgressBar):
+    """Measures a model at every validation of its training, and shows progress."""
 
     def __init__(self, split: Split):
+        super().__init__()
         self.split = split
         self.model: Model | None = None
         self.found: dict[str, Any] = {}
 
-    def begin(self, model: Model, standing: Standing, *rest: Any) -> None:  # noqa: ARG002
+    def begin(self, model: Model, *rest: Any) -> None:
+        super().begin(model, *rest)
         self.model = model
 
-    def epoch(self, record: Record, standing: Standing) -> None:  # noqa: ARG002
+    def epoch(self, record: Record, standing: Standing) -> None:
+        super().epoch(record, standing)
         if "validation" in record and self.model is not None:
             self.found[str(record["epoch"])] = measure(self.model, self.split)
 

@@ -17,6 +17,7 @@ from coheat.runs import open_run
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import beyond
+import selection_rules
 
 
 def test_one_training_serves_both_protocols(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,3 +62,23 @@ def test_rivals_stand_beside_and_launch_times_can_be_left_out(
     counting = open_run(tmp_path / "out" / "counting-time-0").evaluate()["test"]["recall@20"]
     assert found["rivals"]["counting"]["time-0"]["recall@20"] == pytest.approx(counting, abs=1e-6)
     assert "| counting |" in capsys.readouterr().out
+
+
+def test_rules_choose_among_the_same_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    validation = {
+        "5": {"recall@20": 0.2, "ndcg@20": 0.1},
+        "10": {"recall@20": 0.4, "ndcg@20": 0.2},
+        "15": {"recall@20": 0.3, "ndcg@20": 0.4},
+        "20": {"recall@20": 0.5, "ndcg@20": 0.3},
+    }
+    chosen = {rule: selection_rules.chosen_epoch(validation, rule) for rule in selection_rules.RULES}
+    assert chosen == {"both": 20, "recall": 20, "ndcg": 15}
+
+    write_tables(split(realistic_world(80, 60, 50, 900, 500, 240), "cold", 0), tmp_path / "cold")
+    arguments = ["--data", str(tmp_path / "cold"), "--out", str(tmp_path / "out"), "--preset", "demo"]
+    selection_rules.main([*arguments, "--splits", "4", "--seeds", "0"])
+    kept = json.loads((tmp_path / "out" / "split-4-seed-0.json").read_text())
+    run = open_run(tmp_path / "out" / "run-4-0")
+    at = str(selection_rules.chosen_epoch(kept["validation"], run.record.training["selection"]))
+    assert kept["test"][at]["recall@20"] == pytest.approx(run.evaluate()["test"]["recall@20"], abs=1e-6)
+    assert "| ndcg |" in capsys.readouterr().out
