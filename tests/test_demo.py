@@ -14,25 +14,32 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from coheat import plots
 from coheat.data import planted_world, write_tables
+from coheat.data.dataset import Indices
+from coheat.data.files import read_split
 from coheat.data.split import Split
 from coheat.demo import (
     MODELS,
     NEW_BUNDLE_SIZE,
+    OURS,
     SCENARIOS,
+    TURNS,
     K,
     add_a_bundle,
     compose_bundle,
     recommend_to_one,
     run_demo,
+    sides,
     verdict,
 )
 from coheat.errors import ConfigError
 from coheat.recommender import Recommender
-from coheat.runs import train_run
+from coheat.runs import open_run, train_run
 from coheat.testing import small_data
 
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -73,6 +80,32 @@ def test_every_model_is_judged_in_every_scenario(done: Done) -> None:
     assert done.found["scenarios"]["cold"]["split"]["test"]["cold_interaction_share"] == 1
 
 
+def test_ember_has_the_plain_names_and_its_rivals_runs_of_their_own(done: Done) -> None:
+    runs = done.directory / "demo" / "runs"
+    trained = {path.name: open_run(path).record.model for path in runs.iterdir()}
+    rivals = {
+        f"{name}-{model}": model for name in SCENARIOS for model in ("coheat", "counting", "popularity")
+    }
+    assert trained == dict.fromkeys(SCENARIOS, "ember") | rivals
+
+
+def test_turning_the_knob_gives_places_to_new_bundles_and_takes_them_from_known_ones(done: Done) -> None:
+    knob = done.found["knob"]
+    turned = dict(knob["turned"])
+    assert list(turned) == list(TURNS)
+    new, known = ([found[side] for found in turned.values()] for side in ("new", "known"))
+    assert new[0] == 0, "hidden"
+    assert new == sorted(new)
+    assert known == sorted(known, reverse=True)
+    assert new[0] < new[-1]
+    assert known[0] > known[-1]
+    # As the command line evaluates the finished runs, which have the knob as it was trained.
+    reports = done.found["scenarios"]["all"]["models"]
+    for model, found in {OURS: turned[knob["welcome"]], **knob["rivals"]}.items():
+        assert found["new"] == pytest.approx(reports[model]["test"]["by_popularity"]["0"][f"recall@{K}"])
+    assert f"here {knob['welcome']:g} times their fair share" in done.page
+
+
 def test_what_is_printed_is_kept_beside_the_data(done: Done) -> None:
     kept = json.loads((done.directory / "demo" / "demo.json").read_text(encoding="utf-8"))
     assert kept == {key: value for key, value in done.found.items() if key != "report"}
@@ -111,7 +144,7 @@ def test_the_page_stands_on_its_own(done: Done) -> None:
     targets += re.findall(r"url\((#[^)]+)\)", done.page)
     assert targets
     assert {str(target)[1:] for target in targets} <= set(ids)
-    assert sum(tag == "svg" for tag, _ in elements.found) == 7
+    assert sum(tag == "svg" for tag, _ in elements.found) == 9
     assert "prefers-color-scheme: dark" in done.page
     assert str(done.directory) not in done.page
 
@@ -154,10 +187,14 @@ def test_the_commands_to_go_on_with_work_as_printed(done: Done) -> None:
             expected = [receiver["user_id"] for receiver in done.found["new_bundle"]["audience"]]
             assert [row["user_id"] for row in answer["audience"]] == expected
         if " recommend " in command:
+            recommended = [row["bundle_id"] for row in answer["recommendations"]]
             expected = [shown["bundle_id"] for shown in done.found["user"]["recommended"]]
-            assert [row["bundle_id"] for row in answer["recommendations"]] == expected
+            assert (recommended == expected) == ("--welcome 0" not in command)
+            if "--welcome 0" in command:
+                train = read_split(done.directory / "demo" / "splits" / "cold").train
+                assert train.popularity[train.bundles.positions(recommended)].all(), "nothing new"
         if "--by-popularity" in command:
-            report = done.found["scenarios"]["cold"]["models"]["coheat"]
+            report = done.found["scenarios"]["cold"]["models"][OURS]
             assert answer["test"] == report["test"]
 
 
@@ -189,15 +226,34 @@ def judged(**values: tuple[float, float]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_verdict_follows_the_numbers() -> None:
-    won = verdict("cold", judged(coheat=(0.5, 0.4), counting=(0.25, 0.2), popularity=(0.3, 0.1)))
-    assert won == "cold: CoHeat is ahead of popularity, Recall@20 0.5000 against 0.3000."
-    lost = verdict("cold", judged(coheat=(0.1, 0.05), counting=(0.25, 0.2), popularity=(0.0, 0.0)))
-    assert lost == "cold: counting beats CoHeat, 0.2500 against 0.1000 in Recall@20."
-    mixed = verdict("all", judged(coheat=(0.1, 0.3), counting=(0.25, 0.2), popularity=(0.0, 0.0)))
-    assert mixed.startswith("all: counting beats CoHeat")
+    won = verdict("cold", judged(ember=(0.5, 0.4), coheat=(0.3, 0.1), counting=(0.25, 0.2)))
+    assert won == "cold: Ember is ahead of CoHeat, Recall@20 0.5000 against 0.3000."
+    lost = verdict("cold", judged(ember=(0.1, 0.05), coheat=(0.0, 0.0), counting=(0.25, 0.2)))
+    assert lost == "cold: counting beats Ember, 0.2500 against 0.1000 in Recall@20."
+    mixed = verdict("all", judged(ember=(0.1, 0.3), coheat=(0.25, 0.1), counting=(0.2, 0.2)))
+    assert mixed.startswith("all: CoHeat beats Ember")
     assert mixed.endswith("by nDCG@20 it is the other way round, 0.3000 to 0.2000 (counting).")
-    level = verdict("warm", judged(coheat=(0.25, 0.2), counting=(0.25, 0.2), popularity=(0.0, 0.0)))
-    assert level == "warm: CoHeat and counting are level, Recall@20 0.2500 against 0.2500."
+    level = verdict("warm", judged(ember=(0.25, 0.2), coheat=(0.0, 0.0), counting=(0.25, 0.2)))
+    assert level == "warm: Ember and counting are level, Recall@20 0.2500 against 0.2500."
+
+
+class SameForAll:
+    """A scorer with one score for each bundle, whoever asks."""
+
+    def __init__(self, scores: npt.NDArray[Any]):
+        self.row = scores
+
+    def scores(self, users: Indices) -> npt.NDArray[Any]:
+        return np.tile(self.row.astype(np.float32), (len(users), 1))
+
+
+def test_both_sides_are_judged_within_lists_of_all_bundles() -> None:
+    world = planted_world(bundles_per_group=16, cold_per_group=6)  # 24 new and 40 known: either fills a list
+    new = world.train.popularity == 0
+    assert sides(SameForAll(~new), world).new == 0
+    assert sides(SameForAll(new), world).known == 0
+    half = np.array([group(bundle) in ("0", "1") for bundle in world.train.bundles.ids])
+    assert sides(SameForAll(2 * (new & half) + ~new), world).new == 0.5, "two of four groups are served"
 
 
 def test_a_composed_bundle_holds_what_the_same_people_have() -> None:
@@ -210,12 +266,12 @@ def test_a_composed_bundle_holds_what_the_same_people_have() -> None:
 
 @pytest.fixture(scope="module")
 def planted_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Split, Path]:
-    """CoHeat on a world where everybody wants exactly the bundles of their own group."""
+    """Ember on a world where everybody wants exactly the bundles of their own group."""
     directory = tmp_path_factory.mktemp("planted")
     world = planted_world()
     write_tables(world, directory / "data")
     settings = {"embedding_size": 16, "learning_rate": 0.02, "epochs": 40, "batch_size": 64}
-    train_run(directory / "data", directory / "run", overrides=settings)
+    train_run(directory / "data", directory / "run", "ember", "demo", settings)
     return world, directory / "run"
 
 
@@ -265,9 +321,8 @@ def test_a_picture_takes_the_colours_of_the_page() -> None:
     assert ">0<" in picture
 
 
-def test_the_page_says_where_training_on_did_not_help(done: Done) -> None:
-    epochs = done.found["settings"]["epochs"]
-    chosen = {name: found["models"]["coheat"]["epoch"] for name, found in done.found["scenarios"].items()}
-    early = [name for name, epoch in chosen.items() if epoch <= epochs / 5]
-    said = re.search(r"In ([\w ]+) the best epoch on validation is one of the first", done.page)
+def test_the_page_says_where_training_coheat_on_did_not_help(done: Done) -> None:
+    reports = {name: found["models"]["coheat"] for name, found in done.found["scenarios"].items()}
+    early = [n for n, report in reports.items() if report["epoch"] <= report["settings"]["epochs"] / 5]
+    said = re.search(r"In ([\w ]+) its best epoch on validation is one of the first", done.page)
     assert (said[1].split(" and ") if said else []) == early

@@ -2,7 +2,7 @@
 
     data/          the shop, as tables
     splits/        cold, warm, all: the same shop divided in three ways
-    runs/          cold, warm, all: CoHeat; cold-counting, cold-popularity, ...: the simple rivals
+    runs/          cold, warm, all: Ember; cold-coheat, cold-counting, ...: its rivals
     demo.json      everything that was found
 
 Nothing here is special to the demo: each step is a library call that works on your own tables.
@@ -14,13 +14,14 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from coheat import __version__
 from coheat.data.dataset import BundleData, Sparse
@@ -30,13 +31,23 @@ from coheat.data.stats import stats
 from coheat.data.synthetic import LIKE, Counts, realistic_world
 from coheat.data.writing import write_tables
 from coheat.errors import ConfigError
+from coheat.evaluation import evaluate
+from coheat.evaluation.metrics import restrict
+from coheat.models.base import Scorer, VectorScorer
 from coheat.recommender import Recommendation, Recommender
-from coheat.runs import train_run
+from coheat.runs import Run, artifact_scorer, open_run, train_run
 from coheat.storage import write_json
 from coheat.training import Watcher
 
 SCENARIOS = ("cold", "warm", "all")
-MODELS = ("coheat", "counting", "popularity")
+MODELS = {"ember": "Ember", "coheat": "CoHeat", "counting": "counting", "popularity": "popularity"}
+"""The models, and what sentences call them."""
+OURS = "ember"
+"""The model that recommends; the others stand beside it."""
+LEARNING = ("ember", "coheat")
+"""Models that take their time: those with a preset for the demo, and a bar to watch."""
+TURNS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+"""Values of Ember's knob, `welcome`, that are looked at."""
 K = 20
 SHOWN = 10
 NEW_BUNDLE = "brand-new"
@@ -61,6 +72,23 @@ class Scenario:
     split: dict[str, Any]
     models: dict[str, dict[str, Any]]
     verdict: str
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Recall@K of the held-out bundles that nobody took in training, and of those that somebody took."""
+
+    new: float
+    known: float
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Both sides on the test part of the scenario all: Ember as its knob turns, its rivals as they are."""
+
+    welcome: float
+    turned: list[tuple[float, Sides]]
+    rivals: dict[str, Sides]
 
 
 @dataclass(frozen=True)
@@ -123,9 +151,9 @@ class Demo:
     seconds: float
     world: dict[str, Any]
     scenarios: dict[str, Scenario]
+    knob: Knob
     user: ShownUser
     new_bundle: NewBundle
-    settings: dict[str, Any]
     versions: dict[str, str]
     commands: list[str]
 
@@ -139,13 +167,18 @@ class Viewer:
     def world(self, data: BundleData) -> None:
         """The shop is made."""
 
-    def training(self, scenario: str) -> Watcher:
-        """CoHeat is about to be trained; what is returned follows it."""
-        del scenario
+    def begin(self, scenario: str) -> None:
+        """The models are about to be trained and judged in a scenario."""
+
+    def training(self, model: str) -> Watcher:  # noqa: ARG002
+        """A model is about to be trained; what is returned follows it."""
         return Watcher()
 
     def scenario(self, found: Scenario) -> None:
         """All models are judged in one scenario."""
+
+    def knob(self, found: Knob) -> None:
+        """Ember's knob was turned."""
 
     def user(self, shown: ShownUser) -> None:
         """A user's list is there."""
@@ -174,8 +207,10 @@ def run_demo(
         scenarios[name] = _judge_all(out, name, seed, quick, viewer)
         viewer.scenario(scenarios[name])
 
+    knob = turn_the_knob(out)
+    viewer.knob(knob)
     cold = read_split(out / "splits" / "cold")
-    recommender = Recommender.load(out / "runs" / "cold")
+    recommender = Recommender.load(run_directory(out, "cold"))
     user = recommend_to_one(recommender, cold)
     viewer.user(user)
     new_bundle = add_a_bundle(recommender, cold.train)
@@ -187,9 +222,9 @@ def run_demo(
         seconds=time.perf_counter() - started,
         world=stats(world).to_dict(),
         scenarios=scenarios,
+        knob=knob,
         user=user,
         new_bundle=new_bundle,
-        settings=scenarios["cold"].models["coheat"]["settings"],
         versions=_versions(),
         commands=_commands(out, user, new_bundle, program),
     )
@@ -209,21 +244,27 @@ def _claim(out: Path) -> None:
     write_json(out / RECORD, {"finished": False})
 
 
+def run_directory(out: Path, scenario: str, model: str = OURS) -> Path:
+    """Where the run of a model is."""
+    return out / "runs" / (scenario if model == OURS else f"{scenario}-{model}")
+
+
 def _judge_all(out: Path, name: str, seed: int, quick: bool, viewer: Viewer) -> Scenario:
     """Train and judge every model in one scenario."""
+    viewer.begin(name)
     data = out / "splits" / name
     models = {}
     for model in MODELS:
-        ours = model == "coheat"
+        learns = model in LEARNING
         run = train_run(
             data,
-            out / "runs" / (name if ours else f"{name}-{model}"),
+            run_directory(out, name, model),
             model_name=model,
-            preset="demo" if ours else "default",
-            overrides=QUICK_SETTINGS if ours and quick else None,
+            preset="demo" if learns else "default",
+            overrides=QUICK_SETTINGS if learns and quick else None,
             seed=seed,
             overwrite=True,
-            watcher=viewer.training(name) if ours else None,
+            watcher=viewer.training(model) if learns else None,
         )
         report = run.evaluate(ks=(K,), by_popularity=True)
         models[model] = report | {"settings": run.record.config | run.record.training}
@@ -231,24 +272,52 @@ def _judge_all(out: Path, name: str, seed: int, quick: bool, viewer: Viewer) -> 
 
 
 def verdict(scenario: str, models: Mapping[str, Mapping[str, Any]]) -> str:
-    """Who is ahead on test, CoHeat or the best of its rivals, by Recall and, where it differs, nDCG."""
+    """Who is ahead on test, Ember or the best of its rivals, by Recall and, where it differs, nDCG."""
     found = []
     for metric in (f"recall@{K}", f"ndcg@{K}"):
         values = {name: float(report["test"][metric]) for name, report in models.items()}
-        ours = values.pop("coheat")
+        own = values.pop(OURS)
         rival = max(values, key=lambda name: values[name])
-        found.append((ours - values[rival], ours, rival, values[rival]))
-    (lead, ours, rival, theirs), (ndcg_lead, ndcg, ndcg_rival, their_ndcg) = found
-    numbers = f"Recall@{K} {ours:.4f} against {theirs:.4f}"
+        found.append((own - values[rival], own, MODELS[rival], values[rival]))
+    (lead, own, rival, theirs), (ndcg_lead, ndcg, ndcg_rival, their_ndcg) = found
+    us, numbers = MODELS[OURS], f"Recall@{K} {own:.4f} against {theirs:.4f}"
     if lead == 0:
-        sentence = f"{scenario}: CoHeat and {rival} are level, {numbers}"
+        sentence = f"{scenario}: {us} and {rival} are level, {numbers}"
     elif lead > 0:
-        sentence = f"{scenario}: CoHeat is ahead of {rival}, {numbers}"
+        sentence = f"{scenario}: {us} is ahead of {rival}, {numbers}"
     else:
-        sentence = f"{scenario}: {rival} beats CoHeat, {theirs:.4f} against {ours:.4f} in Recall@{K}"
+        sentence = f"{scenario}: {rival} beats {us}, {theirs:.4f} against {own:.4f} in Recall@{K}"
     if lead * ndcg_lead < 0:
         sentence += f"; by nDCG@{K} it is the other way round, {ndcg:.4f} to {their_ndcg:.4f} ({ndcg_rival})"
     return sentence + "."
+
+
+def turn_the_knob(out: Path) -> Knob:
+    """What new and known bundles gain and lose as Ember's knob turns; nothing is trained for it."""
+    runs = {model: open_run(run_directory(out, "all", model)) for model in MODELS}
+    parts = read_split(out / "splits" / "all")
+    return Knob(
+        welcome=float(runs[OURS].record.config["welcome"]),
+        turned=[(turn, sides(scorer, parts)) for turn, scorer in _turned(runs.pop(OURS))],
+        rivals={model: sides(artifact_scorer(run.artifact), parts) for model, run in runs.items()},
+    )
+
+
+def _turned(run: Run) -> Iterator[tuple[float, Scorer]]:
+    """The trained Ember with its knob at every one of TURNS."""
+    with torch.no_grad():
+        vectors = run.artifact.model().vectors()
+    overlap = vectors.overlap
+    assert overlap is not None
+    for welcome in TURNS:
+        yield welcome, VectorScorer(replace(vectors, overlap=overlap.with_offsets(overlap.offsets, welcome)))
+
+
+def sides(scorer: Scorer, parts: Split) -> Sides:
+    """All bundles are ranked; what was held out is judged in two halves, new and known."""
+    new = parts.train.popularity == 0
+    halves = (restrict(parts.test, half) for half in (new, ~new))
+    return Sides(*(evaluate(scorer, parts.train, half, (K,)).metrics[f"recall@{K}"] for half in halves))
 
 
 def recommend_to_one(recommender: Recommender, cold: Split) -> ShownUser:
@@ -322,11 +391,12 @@ def _row(matrix: Sparse, row: int) -> list[int]:
 
 def _commands(out: Path, user: ShownUser, new_bundle: NewBundle, program: str) -> list[str]:
     """What to try next; each works as it stands, from where the demo was started."""
-    cold = str(out / "runs" / "cold")
+    cold = str(run_directory(out, "cold"))
     added = f"{new_bundle.bundle_id}={','.join(new_bundle.items)}"
     commands = [
         ["data", "stats", str(out / "data")],
         ["recommend", cold, "--user", user.user_id, "-k", str(SHOWN)],
+        ["recommend", cold, "--user", user.user_id, "-k", str(SHOWN), "--welcome", "0"],
         ["explain", cold, user.user_id, user.recommended[0].bundle_id],
         ["audience", cold, new_bundle.bundle_id, "--new-bundle", added, "-k", str(SHOWN)],
         ["evaluate", cold, "--by-popularity"],

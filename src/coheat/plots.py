@@ -20,6 +20,8 @@ Record = Mapping[str, Any]
 Draw = Callable[[Any], None]
 Values = Mapping[str, Mapping[str, float]]
 """Numbers by group (along the axis) and series (one colour each)."""
+Trade = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Points by series (one colour each) and name."""
 
 COLOURS = {
     "ink": "#1f2430",
@@ -114,7 +116,7 @@ def to_svg_file(draws: Sequence[Draw], path: Path, size: tuple[float, float] = P
         _figure(draws, size).savefig(aside, format="svg", facecolor="white", metadata={"Date": None})
 
 
-def draw_losses(axes: Any, history: Sequence[Record]) -> None:
+def draw_losses(axes: Any, history: Sequence[Record], title: str) -> None:
     """Each loss term's mean over the epochs; terms of different size get an axis each."""
     names = list(history[0]["terms"])
     epochs = [record["epoch"] for record in history]
@@ -123,7 +125,7 @@ def draw_losses(axes: Any, history: Sequence[Record]) -> None:
         place.plot(epochs, [record["terms"][name] for record in history], color=colour)
         place.set_ylabel(name, color=colour)
         place.spines["right"].set_visible(number > 0)
-    axes.set(xlabel="epoch", xlim=(1, max(epochs[-1], 2)), title="Loss terms")
+    axes.set(xlabel="epoch", xlim=(1, max(epochs[-1], 2)), title=title)
 
 
 def draw_heating(axes: Any, history: Sequence[Record], best_epoch: int) -> None:
@@ -137,7 +139,7 @@ def draw_heating(axes: Any, history: Sequence[Record], best_epoch: int) -> None:
         xlabel="epoch",
         xlim=(1, max(epochs[-1], 2)),
         ylim=(0, 1),
-        title=f"Heating; dotted: the chosen epoch, {best_epoch}",
+        title=f"CoHeat heats; dotted: the chosen epoch, {best_epoch}",
     )
     other = axes.twinx()
     other.plot(epochs, [fact["temperature"] for fact in facts], color=heat, linestyle="--")
@@ -148,16 +150,32 @@ def draw_heating(axes: Any, history: Sequence[Record], best_epoch: int) -> None:
 
 
 def draw_validation(
-    axes: Any, histories: Mapping[str, Sequence[Record]], best: Mapping[str, int], metric: str
+    axes: Any, histories: Mapping[str, Sequence[Record]], best: Mapping[str, int], metric: str, title: str
 ) -> None:
-    """A validation metric over the epochs, one line per scenario, a dot where the best epoch is."""
+    """A validation metric over the epochs, one line per scenario, a dot at the epoch that was kept."""
     for name, colour in colours_of(list(histories)).items():
         points = [(r["epoch"], r["validation"][metric]) for r in histories[name] if "validation" in r]
         axes.plot(*zip(*points, strict=True), color=colour, label=name)
         axes.plot(*next(point for point in points if point[0] == best[name]), "o", color=colour)
-    axes.set(xlabel="epoch", ylabel=metric, title="Validation; a dot is the chosen epoch")
+    axes.set(xlabel="epoch", ylabel=metric, title=title)
     axes.set_ylim(bottom=0)
     axes.legend()
+
+
+def draw_trade(axes: Any, values: Trade, labels: tuple[str, str], title: str) -> None:
+    """What is gained on one side and lost on the other: a line with a name at every point, or one point."""
+    for name, colour in colours_of(list(values)).items():
+        points = values[name]
+        axes.plot(
+            *zip(*points.values(), strict=True), "o-", markersize=4, color=colour, label=name, clip_on=False
+        )
+        for text, place in points.items():
+            axes.annotate(text, place, xytext=(5, 4), textcoords="offset points", fontsize=8, color=colour)
+    axes.set(xlabel=labels[0], ylabel=labels[1], title=title)
+    axes.margins(0.12)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8.5)
 
 
 def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:
@@ -165,11 +183,13 @@ def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:
     groups = list(values)
     series = list(values[groups[0]])
     width = 0.8 / len(series)
+    letters = min(7.5, 120 / (len(groups) * len(series)))  # or else the numbers of many bars run together
     for number, (name, colour) in enumerate(colours_of(series).items()):
         places = [g + (number - (len(series) - 1) / 2) * width for g in range(len(groups))]
         heights = [values[group][name] for group in groups]
         bars = axes.bar(places, heights, width * 0.92, color=colour, label=name)
-        axes.bar_label(bars, [f"{h:.3f}".lstrip("0") if h else "0" for h in heights], fontsize=7.5, padding=1)
+        numbers = [f"{h:.3f}".lstrip("0") if h else "0" for h in heights]
+        axes.bar_label(bars, numbers, fontsize=letters, padding=1)
     axes.set_xticks(range(len(groups)), groups)
     axes.tick_params(axis="x", length=0, labelcolor=COLOURS["ink"])
     axes.margins(y=0.2)

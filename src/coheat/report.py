@@ -6,7 +6,7 @@ becomes one column, tables scroll by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from coheat import plots
 from coheat.data.files import read_data
 from coheat.data.stats import draw_skew
-from coheat.demo import SCENARIOS, Demo, K
+from coheat.demo import LEARNING, MODELS, OURS, SCENARIOS, Demo, K, run_directory
 from coheat.runs import open_run
 from coheat.storage import replacing_file
 
@@ -57,28 +57,25 @@ tr.new td { color: var(--first); font-weight: 650; }
 def write_report(demo: Demo) -> Path:
     """Write the page and the picture of it in small (for a README or a slide) beside the demo's data."""
     out = Path(demo.out)
-    figures = _draws(demo)
+    figures = _results_drawn(demo) | _learning_drawn(demo)
     with replacing_file(out / REPORT) as aside:
         aside.write_text(_page(demo, figures), encoding="utf-8")
-    plots.to_png([figures[name][0] for name in ("skew", "heating", "recall")], out / OVERVIEW)
+    plots.to_png([figures[name][0] for name in ("skew", "recall", "knob")], out / OVERVIEW)
     return out / REPORT
 
 
-Draw = Callable[[Any], None]
+Figures = dict[str, tuple[plots.Draw, str]]
+"""What to draw by name, with its caption."""
 
 
-def _draws(demo: Demo) -> dict[str, tuple[Draw, str]]:
-    """Every picture by name, with its caption."""
-    out = Path(demo.out)
-    histories = {name: open_run(out / "runs" / name).history for name in SCENARIOS}
-    best = {name: demo.scenarios[name].models["coheat"]["epoch"] for name in SCENARIOS}
-    data = read_data(out / "data")
+def _results_drawn(demo: Demo) -> Figures:
+    """The shop, and how well the models did in it."""
+    data = read_data(Path(demo.out) / "data")
+    reports = demo.scenarios["all"].models
+    taken = {group: values["positives"] for group, values in _groups(reports[OURS]).items()}
     popularity = {
-        f"{group}\n({values['positives']} taken)": {
-            model: report["test"]["by_popularity"][group][RECALL]
-            for model, report in demo.scenarios["all"].models.items()
-        }
-        for group, values in demo.scenarios["all"].models["coheat"]["test"]["by_popularity"].items()
+        group: {MODELS[model]: _groups(report)[group][RECALL] for model, report in reports.items()}
+        for group in taken
     }
     return {
         "skew": (
@@ -97,37 +94,84 @@ def _draws(demo: Demo) -> dict[str, tuple[Draw, str]]:
         "popularity": (
             lambda axes: plots.draw_bars(
                 axes,
-                popularity,
+                {f"{group}\n({taken[group]} taken)": values for group, values in popularity.items()},
                 f"Recall@{K} by popularity, scenario all",
                 "training interactions of the bundle",
             ),
-            "Bundles without a single training interaction stand on the left.",
+            f"Bundles without a single training interaction stand on the left. Ahead: {_ahead(popularity)}.",
+        ),
+        "knob": (
+            lambda axes: plots.draw_trade(axes, *_trade(demo)),
+            "What is found of new and of known bundles as Ember's knob turns, without training again. The "
+            f"numbers are values of welcome; all else on this page has {demo.knob.welcome:g}. Scenario all; "
+            "right and up is better.",
+        ),
+    }
+
+
+def _learning_drawn(demo: Demo) -> Figures:
+    """What happened over the epochs."""
+    histories = {
+        model: {name: open_run(run_directory(Path(demo.out), name, model)).history for name in SCENARIOS}
+        for model in LEARNING
+    }
+    kept = {
+        model: {name: demo.scenarios[name].models[model]["epoch"] for name in SCENARIOS} for model in LEARNING
+    }
+    return {
+        "validation": (
+            lambda axes: plots.draw_validation(
+                axes, histories[OURS], kept[OURS], RECALL, "Ember on validation; a dot: the kept epoch"
+            ),
+            "Ember keeps its last epoch, by rule, also where an earlier one was better on validation.",
         ),
         "loss": (
-            lambda axes: plots.draw_losses(axes, histories["cold"]),
-            "Mean of each loss term per epoch, scenario cold.",
+            lambda axes: plots.draw_losses(axes, histories[OURS]["cold"], "Loss terms of Ember"),
+            "Mean of each loss term per epoch, scenario cold. Only the two views are learned in epochs; the "
+            "rest follows from the data.",
         ),
         "heating": (
-            lambda axes: plots.draw_heating(axes, histories["cold"], best["cold"]),
+            lambda axes: plots.draw_heating(axes, histories["coheat"]["cold"], kept["coheat"]["cold"]),
             "As the temperature rises, warm bundles too are judged less by their history and more by their "
             "items. Scenario cold.",
         ),
-        "validation": (
-            lambda axes: plots.draw_validation(axes, histories, best, RECALL),
-            "Each scenario keeps the epoch that is best on its validation part: "
-            f"{', '.join(f'{name} {epoch}' for name, epoch in best.items())}. Test is not looked at.",
+        "coheat-loss": (
+            lambda axes: plots.draw_losses(axes, histories["coheat"]["cold"], "Loss terms of CoHeat"),
+            "Scenario cold. CoHeat keeps the epoch that is best on the validation part: "
+            f"{', '.join(f'{name} {epoch}' for name, epoch in kept['coheat'].items())}.",
         ),
     }
+
+
+def _groups(report: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+    """How a model did on the test part, by popularity of the bundle."""
+    found: Mapping[str, Mapping[str, float]] = report["test"]["by_popularity"]
+    return found
+
+
+def _ahead(values: plots.Values) -> str:
+    """Who is first in each group, in words."""
+    return ", ".join(
+        f"{max(found, key=lambda name: found[name])} at {group}" for group, found in values.items()
+    )
 
 
 def _by_scenario(demo: Demo, metric: str) -> dict[str, dict[str, float]]:
     return {
-        name: {model: report["test"][metric] for model, report in scenario.models.items()}
+        name: {MODELS[model]: report["test"][metric] for model, report in scenario.models.items()}
         for name, scenario in demo.scenarios.items()
     }
 
 
-def _page(demo: Demo, figures: dict[str, tuple[Draw, str]]) -> str:
+def _trade(demo: Demo) -> tuple[plots.Trade, tuple[str, str], str]:
+    """Ember as its knob turns and the rivals as they are, as points of new against known."""
+    trade = {MODELS[OURS]: {f"{turn:g}": (sides.new, sides.known) for turn, sides in demo.knob.turned}}
+    trade |= {MODELS[model]: {"": (sides.new, sides.known)} for model, sides in demo.knob.rivals.items()}
+    labels = (f"Recall@{K} of new bundles", f"Recall@{K} of known bundles")
+    return trade, labels, "New against known as the knob turns"
+
+
+def _page(demo: Demo, figures: Figures) -> str:
     def figure(name: str) -> str:
         draw, caption = figures[name]
         picture = plots.to_svg(draw, name, caption)
@@ -141,21 +185,22 @@ def _page(demo: Demo, figures: dict[str, tuple[Draw, str]]) -> str:
         f'<div class="grid"><div>{"".join(_introduction(demo))}</div>{figure("skew")}</div>',
         "<h2>How well</h2>",
         *_results(demo),
-        grid("recall", "ndcg", "popularity", "validation"),
-        "<h2>How it learns</h2>",
-        _early_choice(demo),
-        grid("heating", "loss"),
+        grid("recall", "ndcg", "popularity", "knob"),
+        "<h2>How Ember learns</h2>",
+        grid("validation", "loss"),
+        "<h2>How CoHeat learns</h2>",
+        _coheat(demo),
+        grid("heating", "coheat-loss"),
         *_user(demo),
         *_new_bundle(demo),
         "<h2>Go on</h2>",
         f"<pre>{escape(chr(10).join(demo.commands))}</pre>",
         "<h2>Settings and versions</h2>",
-        '<p class="muted">CoHeat, preset demo, the same in all three scenarios.</p>',
-        '<div class="grid"><div>',
-        table(("setting", "value"), [(name, str(value)) for name, value in demo.settings.items()]),
-        "</div><div>",
-        table(("package", "version"), list(demo.versions.items())),
-        "</div></div>",
+        '<p class="muted">The preset demo of both models, the same in all three scenarios.</p>',
+        '<div class="grid">',
+        *(f"<div>{_settings(demo, model)}</div>" for model in LEARNING),
+        f"<div>{table(('package', 'version'), list(demo.versions.items()))}</div>",
+        "</div>",
     ]
     return page("coheat demo", parts)
 
@@ -180,8 +225,10 @@ def _introduction(demo: Demo) -> list[str]:
         f"<p>A made-up shop with {world['users']:,} users, {world['bundles']:,} bundles and "
         f"{world['items']:,} items. Users took bundles {world['user_bundle']:,} times; a bundle holds "
         f"{world['average_bundle_size']:.1f} items on average.</p>",
-        "<p>CoHeat looks at a bundle in two ways: by who took it, and by the items in it. The fewer have "
-        "taken it, the more its items decide, so a bundle that nobody has taken can still be placed.</p>",
+        "<p>Ember scores a bundle that somebody has taken by its history and its items: two learned views, "
+        "one of each, the bundles that go together with it, and what its items share with the user's. One "
+        "that nobody has taken is scored by its items alone. The knob <code>welcome</code> says how many "
+        f"places in the lists such new bundles get: here {demo.knob.welcome:g} times their fair share.</p>",
     ]
 
 
@@ -216,16 +263,26 @@ def _results(demo: Demo) -> list[str]:
     ]
 
 
-def _early_choice(demo: Demo) -> str:
-    """A word where validation chose one of the first epochs, so that nobody has to read it off a curve."""
-    epochs = demo.settings["epochs"]
-    early = [n for n, scenario in demo.scenarios.items() if scenario.models["coheat"]["epoch"] <= epochs / 5]
-    if not early:
-        return ""
+def _coheat(demo: Demo) -> str:
+    """What CoHeat does, and where validation chose one of its first epochs, which a curve hardly shows."""
+    reports = {name: scenario.models["coheat"] for name, scenario in demo.scenarios.items()}
+    early = [n for n, report in reports.items() if report["epoch"] <= report["settings"]["epochs"] / 5]
     return (
-        f"<p>In {' and '.join(early)} the best epoch on validation is one of the first: training and heating "
-        "further did not help there.</p>"
+        "<p>CoHeat too looks at who took a bundle and at its items, and weighs one against the other: the "
+        "fewer have taken it, the more its items decide."
+        + (
+            f" In {' and '.join(early)} its best epoch on validation is one of the first: training and "
+            "heating further did not help there."
+            if early
+            else ""
+        )
+        + "</p>"
     )
+
+
+def _settings(demo: Demo, model: str) -> str:
+    settings = demo.scenarios["cold"].models[model]["settings"]
+    return table((f"setting of {MODELS[model]}", "value"), [(name, str(v)) for name, v in settings.items()])
 
 
 def _user(demo: Demo) -> list[str]:
@@ -247,7 +304,8 @@ def _user(demo: Demo) -> list[str]:
         f"<h2>A list for {escape(user.user_id)}</h2>",
         f"<p>They have {len(user.items)} items, and nobody has more bundles in the held-out part "
         f"({len(user.held_out)}), which gives the list something to be compared with: {later} of its "
-        f"{len(rows)} bundles are among those. By the model of the cold scenario.</p>",
+        f"{len(rows)} bundles are among those. By the Ember of the cold scenario. It also counts items of "
+        "the bundles that they took, which the table does not show.</p>",
         table(heads, rows, left=(1, 4, 5), wide=(4,)),
     ]
 

@@ -13,7 +13,7 @@ from coheat.cli import app
 from coheat.cli.output import console, print_json, problem
 
 if TYPE_CHECKING:
-    from coheat.demo import Demo, NewBundle, Scenario, ShownUser, Viewer
+    from coheat.demo import Demo, Knob, NewBundle, Scenario, ShownUser, Viewer
 
 
 @app.command()
@@ -23,9 +23,10 @@ def demo(
     quick: bool = typer.Option(False, "--quick", help="A tiny shop and a few epochs: seconds, poor numbers."),
     as_json: bool = typer.Option(False, "--json", help="Print everything that was found as JSON."),
 ) -> None:
-    """Train and judge CoHeat on a made-up shop, recommend, add a new bundle, and write a report.
+    """Train and judge Ember on a made-up shop, recommend, add a new bundle, and write a report.
 
-    Takes a minute or two on two cores. Run again, it replaces its own output and nothing else.
+    CoHeat, counting and popularity are judged beside it. Takes a minute or two on two cores. Run again, it
+    replaces its own output and nothing else.
 
     Examples:
 
@@ -62,7 +63,7 @@ def _printing_viewer() -> Viewer:
     """A viewer that prints; made here, because its base imports torch."""
     from coheat.data import BundleData
     from coheat.data.stats import stats
-    from coheat.demo import Viewer
+    from coheat.demo import MODELS, Viewer
     from coheat.progress import ProgressBar
     from coheat.training import Watcher
 
@@ -77,12 +78,18 @@ def _printing_viewer() -> Viewer:
                 highlight=False,
             )
 
-        def training(self, scenario: str) -> Watcher:
+        def begin(self, scenario: str) -> None:
             _headline(f"Scenario {scenario}: {EXPLAINED[scenario]}")
+
+        def training(self, model: str) -> Watcher:
+            console.print(f"{MODELS[model]} learns", style="dim", highlight=False)
             return ProgressBar(show_memory=False)
 
         def scenario(self, found: Scenario) -> None:
             _show_scenario(found)
+
+        def knob(self, found: Knob) -> None:
+            _show_knob(found)
 
         def user(self, shown: ShownUser) -> None:
             _show_user(shown)
@@ -108,7 +115,7 @@ def _show_scenario(found: Scenario) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from coheat.demo import K
+    from coheat.demo import OURS, K
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("test")
@@ -122,10 +129,30 @@ def _show_scenario(found: Scenario) -> None:
             f"{test[f'cold_share@{K}']:.0%}",
             str(report["epoch"]),
             f"{report['seconds']:.1f}",
-            style="bold" if model == "coheat" else None,
+            style="bold" if model == OURS else None,
         )
     console.print(table)
     console.print(found.verdict, highlight=False)
+
+
+def _show_knob(found: Knob) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from coheat.demo import K
+
+    _headline("The knob: how welcome are new bundles? Scenario all, without training again")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("welcome", f"Recall@{K} of new bundles", "of known ones"):
+        table.add_column(name, justify="right")
+    for welcome, sides in found.turned:
+        table.add_row(
+            f"{welcome:g}",
+            f"{sides.new:.4f}",
+            f"{sides.known:.4f}",
+            style="bold" if welcome == found.welcome else None,
+        )
+    console.print(table)
 
 
 def _show_user(shown: ShownUser) -> None:
