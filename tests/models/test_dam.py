@@ -14,7 +14,7 @@ from worlds import small_data
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.models.base import Progress
-from coheat.models.dam import DAM, DAMConfig
+from coheat.models.dam import DAM, DAMConfig, Task
 from coheat.rng import Randomness
 
 
@@ -60,15 +60,12 @@ def test_the_scorer_equals_the_equations() -> None:
 
 
 @pytest.mark.parametrize("task", ["bundles", "items"])
-def test_loss_and_gradients_equal_the_equations(task: str) -> None:
+def test_loss_and_gradients_equal_the_equations(task: Task) -> None:
     data = small_data()
     model = model_for(data)
     batch = Triples(np.array([0, 3, 0, 5]), np.array([1, 2, 0, 3]), np.array([4, 2, 6, 6]))
-    if task == "bundles":
-        prepared, name, score = model.of_bundles(batch), "bpr", bundle_score
-    else:
-        prepared, name, score = model.of_items(batch), "item_bpr", item_score
-    terms = model.loss(prepared)
+    name, score = {"bundles": ("bpr", bundle_score), "items": ("item_bpr", item_score)}[task]
+    terms = model.loss(model.prepare((batch, task)))
     assert list(terms) == [name]
     differences = [
         score(model, int(u), int(p)) - score(model, int(u), int(n))

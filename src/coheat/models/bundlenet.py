@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from coheat.data.dataset import BundleData, pairs
-from coheat.data.sampling import Triples, triples
+from coheat.data.sampling import Triples
 from coheat.graph.bipartite import Direction, Propagation, multiply
-from coheat.graph.prefetch import prefetched
 from coheat.losses import bpr, dot_rows
-from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.base import ModelConfig, Vectors
 from coheat.models.layers import both_pairs, tables, tensors, warm_rows
+from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.rng import Randomness
 
 USERS, BUNDLES, ITEMS = range(3)
@@ -85,7 +85,7 @@ def transformed_mean(x: Tensor, matrix: Tensor, mean: Propagation) -> Tensor:
     return multiply(x @ matrix, mean)
 
 
-class BundleNet(Model):
+class BundleNet(PreparingModel):
     """See the module's text. Parameters: vectors of users, bundles and items, and the layers."""
 
     Config = BundleNetConfig
@@ -113,11 +113,6 @@ class BundleNet(Model):
             for k in range(config.n_layers)
         )
 
-    def batches(self, batch_size: int) -> Iterable[Prepared]:
-        """This epoch's batches, each prepared while the one before it is learned from."""
-        rng = self.rng.generator("batches", self.progress.epoch)
-        return prefetched(self.prepare(batch) for batch in triples(self.data.user_bundle, batch_size, rng))
-
     def prepare(self, batch: Triples) -> Prepared:
         """Take the batch's own edges out of the graph."""
         means = dict(self.whole)
@@ -126,9 +121,7 @@ class BundleNet(Model):
             mask[np.searchsorted(self.edge_keys, batch.users * self.data.n_bundles + batch.positives)] = 0
             means[USERS, BUNDLES] = self.directions[USERS, BUNDLES].select(None, mask)
             means[BUNDLES, USERS] = self.directions[BUNDLES, USERS].select(None, mask[self.backwards])
-        for mean in means.values():
-            _ = mean.transposed  # now, since the backward pass will need it
-        return batch, means
+        return batch, {kinds: for_gradients(mean) for kinds, mean in means.items()}
 
     def outputs(self, means: Relations) -> tuple[Tensor, Tensor]:
         """Last layer of the users (n_users, d) and bundles (n_bundles, d)."""

@@ -36,7 +36,7 @@ from coheat.graph import kernels
 from coheat.losses import dot_rows, sampled_softmax
 from coheat.models.base import Model, Vectors
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.layers import linear, pick, tables, tensors, where_warm
+from coheat.models.layers import linear, pick, table, tensors, where_warm
 from coheat.rng import Randomness
 
 
@@ -83,7 +83,8 @@ class CLCRec(Model):
     def __init__(self, data: BundleData, config: CLCRecConfig, rng: Randomness):
         super().__init__(data, config, rng)
         width = config.embedding_size
-        self.users, self.bundles = tables(data, width, rng, ("users", "bundles"))
+        self.users = table(data.n_users, width, rng.torch_generator("users"))
+        self.bundles = table(data.n_bundles, width, rng.torch_generator("bundles"))
         generator = rng.torch_generator("content")
         self.bag = ContentBag(data, config.content_size, generator, config.size_exponent)
         self.head = linear(config.content_size, width, generator)

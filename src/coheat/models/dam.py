@@ -8,43 +8,38 @@ One network N of two hidden layers (2d wide, ReLU, dropout) reads a user beside 
 
     score(u, b) = w_B . N([e_u ; v_ub]),     score(u, i) = w_I . N([e_u ; e_i])
 
-Training goes back and forth between the tasks: a step of BPR on who took which bundle, a step of BPR on who
-has which item. So the items are learned from both. An epoch takes every user-bundle interaction once, and as
-many batches of user-item interactions.
+Training takes turns: a step of BPR on who took which bundle, then one on who has which item, so the items are
+learned from both. An epoch takes every user-bundle interaction once, and as many batches of user-item ones.
 
-Where we differ. The scores have no ReLU at the end, which would make most of them equal to 0; nor a bias,
-which changes no ranking. The loss is a mean and not a sum over the batch, so the same `weight_decay` weighs
-about a thousand times as much. A cold bundle's e_b would be a vector that training has used as a negative
-only, so it is 0, and its items speak for it.
-
-There is no inner product: the pooling depends on the user, so scores are computed user by user, over all
-bundles, in memory for one user at a time.
+Where we differ: scores have no ReLU at the end, which would make most of them 0, and no bias, which changes
+no ranking. The loss is a mean over the batch, not a sum, so the same `weight_decay` weighs a thousand times
+as much or so. Training knows a cold bundle's e_b as a negative only, so it is 0, and its items speak for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, triples
-from coheat.errors import ConfigError
-from coheat.graph import kernels
 from coheat.graph.attention import attend
-from coheat.graph.bipartite import Propagation, array, multiply
-from coheat.graph.parallel import run_ranges
-from coheat.graph.prefetch import prefetched
+from coheat.graph.bipartite import Propagation, multiply
+from coheat.graph.source_attention import attend_by_source
 from coheat.losses import bpr, dot_rows
-from coheat.models.base import FloatArray, Model, ModelConfig, Progress, Vectors
-from coheat.models.layers import dropout, linear
+from coheat.models.base import ModelConfig, Progress, Vectors
+from coheat.models.layers import both_pairs, dropout, linear, table, tables, tensors, warm_rows
+from coheat.models.preparing import PreparingModel, for_gradients
+from coheat.models.scoring import BlockScorer, no_vectors
 from coheat.rng import Randomness
+
+Task = Literal["bundles", "items"]
 
 
 class DAMConfig(ModelConfig):
@@ -59,92 +54,69 @@ class DAMConfig(ModelConfig):
 class Batch:
     """Pairs of a user and a bundle, or an item: all positives, then all negatives of the same users.
 
-    The propagations pick the vectors of each pair; `items` are the edges from pairs to the bundle's items,
-    None in a batch of items.
+    The propagations pick the vectors of each pair. In a batch of bundles, `items` are the edges from pairs to
+    the bundle's items, and `ends` the user and the item of each edge.
     """
 
     users: Propagation
     others: Propagation
-    items: Propagation | None
-    user_at: Tensor
-    item_at: Tensor
+    items: Propagation | None = None
+    ends: Sequence[Tensor] = ()
 
 
-class DAM(Model):
+class DAM(PreparingModel):
     """See the module's text. Parameters: vectors of users, bundles and items, keys of items, the network."""
 
-    Config: ClassVar[type[Settings]] = DAMConfig
-    places_cold_bundles: ClassVar[bool] = True
-    contract_settings: ClassVar[Mapping[str, Any]] = {"hidden_dropout": 0.0}
+    Config = DAMConfig
+    places_cold_bundles = True
+    contract_settings = {"hidden_dropout": 0.0}  # noqa: RUF012
     warm: Tensor
 
     def __init__(self, data: BundleData, config: DAMConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        self.users = self._table("users", data.n_users)
-        self.bundles = self._table("bundles", data.n_bundles)
-        self.items = self._table("items", data.n_items)
-        self.keys = self._table("keys", data.n_items)
-        wide = 2 * config.embedding_size
+        width, wide, deviation = config.embedding_size, 2 * config.embedding_size, 0.001
+        self.users, self.bundles, self.items = tables(data, width, rng, deviation)
+        self.keys = table(data.n_items, width, rng.torch_generator("keys"), deviation)
         self.hidden = nn.ModuleList(linear(wide, wide, rng.torch_generator("hidden", k)) for k in range(2))
-        self.heads = nn.Parameter(torch.empty(wide, 2))  # for bundles and for items
-        nn.init.xavier_normal_(self.heads, generator=rng.torch_generator("heads"))
-        warm = torch.from_numpy((data.popularity > 0).astype(np.float32))[:, None]
-        self.register_buffer("warm", warm, persistent=False)
-        self.dropout_rng = rng.generator("dropout", 0)
-
-    def _table(self, name: str, n_rows: int) -> nn.Parameter:
-        shape, generator = (n_rows, self.config.embedding_size), self.rng.torch_generator(name)
-        return nn.Parameter(0.001 * torch.randn(shape, generator=generator))
+        self.heads = table(wide, 2, rng.torch_generator("heads"))  # for bundles and for items
+        self.register_buffer("warm", warm_rows(data), persistent=False)
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
         self.dropout_rng = self.rng.generator("dropout", progress.epoch)
 
-    def batches(self, batch_size: int) -> Iterable[Batch]:
-        """Batches of bundles and of items in turn, each prepared while the one before is learned from."""
-        return prefetched(self._batches(batch_size))
-
-    def _batches(self, batch_size: int) -> Iterator[Batch]:
-        data = self.data
-        of_bundles = triples(data.user_bundle, batch_size, self.rng.generator("batches", self.progress.epoch))
-        of_items = triples(data.user_item, batch_size, self.rng.generator("items", self.progress.epoch))
-        for batch in of_bundles:
-            yield self.of_bundles(batch)
+    def drawn(self, batch_size: int) -> Iterator[tuple[Triples, Task]]:
+        """Batches of bundles and of items in turn."""
+        data, epoch = self.data, self.progress.epoch
+        of_items = triples(data.user_item, batch_size, self.rng.generator("items", epoch))
+        for batch in triples(data.user_bundle, batch_size, self.rng.generator("batches", epoch)):
+            yield batch, "bundles"
             if self.config.item_task and (more := next(of_items, None)) is not None:
-                yield self.of_items(more)
+                yield more, "items"
 
     def n_batches(self, batch_size: int) -> int:
         n_item_batches = max(self.data.user_item.nnz // batch_size, 1) if self.config.item_task else 0
         n_bundle_batches = super().n_batches(batch_size)
         return n_bundle_batches + min(n_item_batches, n_bundle_batches)
 
-    def of_bundles(self, batch: Triples) -> Batch:
-        bundles = np.concatenate([batch.positives, batch.negatives])
-        return self._pairs(
-            batch, bundles, self.data.n_bundles, Propagation.of(self.data.bundle_item[bundles])
-        )
-
-    def of_items(self, batch: Triples) -> Batch:
-        return self._pairs(batch, np.concatenate([batch.positives, batch.negatives]), self.data.n_items, None)
-
-    def _pairs(self, batch: Triples, others: Indices, n_others: int, items: Propagation | None) -> Batch:
-        users = np.concatenate([batch.users, batch.users])
-        picked = Propagation.picking(users, self.data.n_users), Propagation.picking(others, n_others)
-        for propagation in picked:
-            _ = propagation.transposed  # now, since the backward pass will need it
-        user_at, item_at = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        if items is not None:
-            user_at, item_at = np.repeat(users, np.diff(items.indptr)), items.sources.astype(np.int64)
-        ends = (torch.from_numpy(ids).to(self.users.device) for ids in (user_at, item_at))
-        return Batch(*picked, items, *ends)
+    def prepare(self, batch: tuple[Triples, Task]) -> Batch:
+        drawn, task = batch
+        users, others = both_pairs(drawn)
+        n_others = self.data.n_bundles if task == "bundles" else self.data.n_items
+        picked_users = for_gradients(Propagation.picking(users, self.data.n_users))
+        picked_others = for_gradients(Propagation.picking(others, n_others))
+        if task == "items":
+            return Batch(picked_users, picked_others)
+        items = Propagation.of(self.data.bundle_item[others])
+        ends = np.repeat(users, np.diff(items.indptr)), items.sources.astype(np.int64)
+        return Batch(picked_users, picked_others, items, tensors(self.users.device, *ends))
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         if batch.items is None:
             name, others = "item_bpr", multiply(self.items, batch.others)
         else:
             name, others = "bpr", multiply(self.bundles * self.warm, batch.others)
-            logits = dot_rows(self.users, self.keys, batch.user_at, batch.item_at)
-            others = others + attend(self.items, logits, batch.items)
+            others = others + attend(self.items, dot_rows(self.users, self.keys, *batch.ends), batch.items)
         x = torch.cat([multiply(self.users, batch.users), others], 1)
         for layer in self.hidden:
             x = dropout(torch.relu(layer(x)), self.config.hidden_dropout, self.dropout_rng)
@@ -152,56 +124,27 @@ class DAM(Model):
         return {name: bpr(*scores.chunk(2))}
 
     def vectors(self) -> Vectors:
-        raise ConfigError(
-            "the model 'dam' reads a bundle anew for every user and has no vectors to export; "
-            "use its scorer(), or train a model with vectors, such as coheat"
-        )
+        raise no_vectors("'dam' reads a bundle anew for every user", "a model with vectors, such as coheat")
 
-    def scorer(self) -> AttentionScorer:
+    def scorer(self) -> BlockScorer:
+        """User by user: the pooling depends on the user, so there is no inner product.
+
+        Of the first layer, W_u e_u + W_v e_b + W_v (sum of alpha e_i), the first two parts are computed once.
+        """
+        width, edges = self.config.embedding_size, Propagation.of(self.data.bundle_item)
+        first, second = (layer for layer in self.hidden if isinstance(layer, nn.Linear))
         with torch.no_grad():
-            return AttentionScorer(self)
+            of_users = self.users @ first.weight[:, :width].t() + first.bias
+            of_items, head = first.weight[:, width:].t().contiguous(), self.heads[:, 0].contiguous()
+            of_bundles = self.bundles * self.warm @ of_items
 
+        def score(users: Indices) -> Tensor:
+            """Scores of all bundles for one user (1, n_bundles)."""
+            (user,) = users
+            hidden = attend_by_source(self.items, self.keys @ self.users[user], edges) @ of_items
+            hidden += of_bundles
+            hidden += of_users[user]
+            hidden = torch.addmm(second.bias, hidden.relu_(), second.weight.t()).relu_()
+            return (hidden @ head)[None]
 
-class AttentionScorer:
-    """Scores of all bundles, user by user: attention, then the network.
-
-    The first hidden layer is W [e_u ; v_ub] = W_u e_u + W_v e_b + W_v (sum of alpha e_i), so the parts of the
-    users and of the bundles' own vectors are computed once.
-    """
-
-    def __init__(self, model: DAM):
-        width = model.config.embedding_size
-        first, second = (layer for layer in model.hidden if isinstance(layer, nn.Linear))
-        self.second = second
-        self.users, self.keys, self.items = (t.detach().cpu() for t in (model.users, model.keys, model.items))
-        self.of_users = (self.users @ first.weight[:, :width].t() + first.bias).detach()
-        self.of_items = first.weight[:, width:].t().detach().contiguous()
-        self.of_bundles = ((model.bundles * model.warm).detach() @ self.of_items).contiguous()
-        self.head = model.heads[:, 0].detach().contiguous()
-        self.edges = Propagation.of(model.data.bundle_item)
-        self.weights = np.empty(len(self.edges.sources), dtype=np.float32)
-
-    def scores(self, users: Indices) -> FloatArray:
-        scores = np.empty((len(users), self.edges.n_targets), dtype=np.float32)
-        for row, user in enumerate(users):
-            scores[row] = self._one(int(user))
-        return scores
-
-    @torch.no_grad()
-    def _one(self, user: int) -> FloatArray:
-        """Scores of all bundles for one user (n_bundles,)."""
-        hidden = self.seen_by(user) @ self.of_items
-        hidden += self.of_bundles
-        hidden += self.of_users[user]
-        hidden = torch.addmm(self.second.bias, hidden.relu_(), self.second.weight.t()).relu_()
-        scores: FloatArray = (hidden @ self.head).numpy()
-        return scores
-
-    def seen_by(self, user: int) -> Tensor:
-        """sum over i of alpha_ui e_i of every bundle (n_bundles, d)."""
-        edges, logits = self.edges, self.keys @ self.users[user]
-        exponentials = torch.exp(logits - logits.max())
-        arrays = edges.indptr, edges.sources, array(logits), array(exponentials), self.weights
-        run_ranges(kernels.shared_softmax_rows, edges.row_ranges, *arrays)
-        weighted = Propagation(edges.indptr, edges.sources, self.weights, edges.n_sources)
-        return weighted.gather(array(self.items))
+        return BlockScorer(score, self.data.n_bundles, at_once=1)

@@ -26,13 +26,12 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from coheat.data.dataset import BundleData, Indices
-from coheat.errors import ConfigError
 from coheat.graph.bipartite import BipartiteGraph, layers
 from coheat.losses import dot_rows
 from coheat.models.base import Scorer, Vectors, VectorScorer
 from coheat.models.gar import GAR, Draws, GARConfig
 from coheat.models.layers import dropout, linear, pick
-from coheat.models.scoring import BlockScorer
+from coheat.models.scoring import BlockScorer, no_vectors
 from coheat.models.towers import weights
 from coheat.rng import Randomness
 
@@ -122,10 +121,7 @@ class GARGNN(GAR):
 
     def vectors(self) -> Vectors:
         if self.config.combination == "network":
-            raise ConfigError(
-                "the model 'gar-gnn' rates by a network and has no vectors to export; "
-                "use its scorer(), or train it with --set combination=linear"
-            )
+            raise no_vectors("'gar-gnn' rates by a network", "it with --set combination=linear")
         users, bundles = self.normalised()
         norm = self.recommender.norm
         scale = self.recommender.output.weight[0] / torch.sqrt(norm.running_var + norm.eps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,21 @@ from coheat.graph.bipartite import draw_mask
 from coheat.rng import Randomness
 
 
-def table(n_rows: int, width: int, generator: torch.Generator) -> nn.Parameter:
-    """Vectors (n_rows, width) to be learned, Xavier normal."""
-    return nn.Parameter(nn.init.xavier_normal_(torch.empty(n_rows, width), generator=generator))
+def table(
+    n_rows: int, width: int, generator: torch.Generator, deviation: float | None = None
+) -> nn.Parameter:
+    """Vectors (n_rows, width) to be learned, normal with this deviation; without one, Xavier normal."""
+    if deviation is None:
+        return nn.Parameter(nn.init.xavier_normal_(torch.empty(n_rows, width), generator=generator))
+    return nn.Parameter(deviation * torch.randn(n_rows, width, generator=generator))
 
 
 def tables(
-    data: BundleData, width: int, rng: Randomness, kinds: Sequence[str] = ("users", "bundles", "items")
+    data: BundleData, width: int, rng: Randomness, deviation: float | None = None
 ) -> list[nn.Parameter]:
-    """A `table` for each of these kinds, from a generator of that name."""
+    """A `table` each of users, bundles and items, from generators of these names."""
     counts = {"users": data.n_users, "bundles": data.n_bundles, "items": data.n_items}
-    return [table(counts[kind], width, rng.torch_generator(kind)) for kind in kinds]
+    return [table(count, width, rng.torch_generator(name), deviation) for name, count in counts.items()]
 
 
 def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from coheat.data.dataset import Indices
+from coheat.errors import ConfigError
 from coheat.models.base import FloatArray
+
+
+def no_vectors(reason: str, instead: str) -> ConfigError:
+    """What a model of this kind says when it is asked for its vectors."""
+    return ConfigError(
+        f"the model {reason} and has no vectors to export; use its scorer(), or train {instead}"
+    )
 
 
 class BlockScorer:
