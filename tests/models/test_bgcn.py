@@ -14,7 +14,8 @@ from coheat.data.dataset import BundleData, relation
 from coheat.data.sampling import draw_overlapping
 from coheat.graph.weighted import closest_rows
 from coheat.models.base import Progress
-from coheat.models.bgcn import BGCN, BGCNConfig, Level
+from coheat.models.bgcn import BGCN, BGCNConfig
+from coheat.models.growing import GrowingLayers
 from coheat.rng import Randomness
 
 
@@ -29,7 +30,7 @@ def unit_rows(x: Tensor) -> Tensor:
     return torch.stack([row / row.norm() if row.norm() > 0 else row for row in x])
 
 
-def representations(level: Level, adjacency: Tensor, x: Tensor) -> Tensor:
+def representations(level: GrowingLayers, adjacency: Tensor, x: Tensor) -> Tensor:
     """The layers of one level on a dense graph."""
     degrees = adjacency.sum(1)
     normalised = adjacency / torch.sqrt(degrees[:, None] * degrees[None, :])
@@ -77,7 +78,7 @@ def test_scores_and_loss_equal_the_dense_computation(n_layers: int) -> None:
     scores = users @ bundles.T
     assert np.allclose(model.scorer().scores(np.arange(data.n_users)), scores.numpy(), atol=1e-5)
 
-    batch = next(model.triples(2048))
+    batch = next(model.drawn(2048))
     losses, squares = [], []
     for u, p, n in zip(batch.users, batch.positives, batch.negatives, strict=True):
         losses.append(-torch.log(torch.sigmoid(scores[int(u), int(p)] - scores[int(u), int(n)])))
@@ -127,7 +128,7 @@ def test_dropout_differs_from_batch_to_batch_and_not_from_run_to_run() -> None:
     losses = []
     for _ in range(2):
         model = model_for(data, message_dropout=0.5)
-        batch = model.prepare(next(model.triples(2048)))
+        batch = model.prepare(next(model.drawn(2048)))
         losses.append([model.loss(batch)["bpr"].item() for _ in range(2)])
     assert losses[0] == losses[1]
     assert losses[0][0] != losses[0][1]
@@ -155,7 +156,7 @@ def test_hard_negatives_come_in_the_last_epochs_and_are_never_positives() -> Non
         negatives = []
         for one in (model, plain):
             one.begin_epoch(Progress(epoch, 10))
-            batch = next(one.triples(2048))
+            batch = next(one.drawn(2048))
             negatives.append(batch.negatives)
             assert not data.user_bundle.toarray()[batch.users, batch.negatives].any()
         assert np.array_equal(negatives[0], negatives[1]) is same
