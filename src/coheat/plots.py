@@ -175,7 +175,7 @@ def draw_trade(axes: Any, values: Trade, labels: tuple[str, str], title: str) ->
     axes.margins(0.12)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8.5)
+    axes.legend(fontsize=8.5, loc="lower left")
 
 
 def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:

@@ -304,8 +304,8 @@ def _user(demo: Demo) -> list[str]:
         f"<h2>A list for {escape(user.user_id)}</h2>",
         f"<p>They have {len(user.items)} items, and nobody has more bundles in the held-out part "
         f"({len(user.held_out)}), which gives the list something to be compared with: {later} of its "
-        f"{len(rows)} bundles are among those. By the Ember of the cold scenario. It also counts items of "
-        "the bundles that they took, which the table does not show.</p>",
+        f"{len(rows)} bundles are among those. It is the list of the Ember trained in the cold scenario, for "
+        "which items of the bundles that they took count too; the table has only items of their own.</p>",
         table(heads, rows, left=(1, 4, 5), wide=(4,)),
     ]
 
