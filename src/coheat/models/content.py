@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from coheat.data.dataset import BundleData, Indices
 from coheat.graph.bipartite import Direction, multiply
 from coheat.models.base import ModelConfig
+from coheat.models.layers import pick
 
 
 class ContentConfig(ModelConfig):
@@ -60,6 +61,6 @@ class ContentBag(nn.Module):
             propagation, scale = self.pooling.full, self.scale
         else:
             propagation = self.pooling.select(bundles, self.pooling.everything)
-            scale = self.scale[torch.from_numpy(bundles).to(self.scale.device)]
+            scale = pick(self.scale, bundles)
         pooled = multiply(self.items, propagation) * scale[:, None]
         return pooled if self.bias is None else pooled + self.bias

@@ -13,6 +13,7 @@ from torch import Tensor
 from coheat.data.dataset import Indices
 from coheat.graph import kernels
 from coheat.losses import Partition, log_partition
+from coheat.models.layers import pick
 
 Candidates = Literal["all", "batch"]
 Side = tuple[Tensor, Tensor, Indices]
@@ -32,9 +33,8 @@ def contrast(
     own_products = []
     for first, second, nodes in sides:
         distinct, _, counts = kernels.distinct(nodes, len(first))
-        rows = torch.from_numpy(distinct).to(first.device)
         weights = torch.from_numpy(counts).to(first.device, first.dtype)
-        anchors, own = first.index_select(0, rows), second.index_select(0, rows)
+        anchors, own = pick(first, distinct), pick(second, distinct)
         pool = second if candidates == "all" else own
         partitions.append((anchors, pool, weights, pool.new_ones(len(pool))))
         products = ((anchors * own).sum(1) / temperature).clamp(-limit, limit)
