@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coheat.graph import kernels
-from coheat.graph.attention import attend, torch_attend
+from coheat.graph.attention import attend, attend_by_source, torch_attend
 from coheat.graph.bipartite import Propagation, multiply
 
 
@@ -36,6 +36,18 @@ def test_kernels_equal_torch(n_targets: int) -> None:
         assert torch.allclose(kernel, plain, rtol=1e-4, atol=1e-4)
     assert bool((results[0][0][0] == 0).all())
     assert torch.allclose(results[0][0][1], values[int(edges.sources[0])])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["kernels", "torch"])
+def test_an_edge_has_the_logit_of_its_source(dtype: torch.dtype) -> None:
+    edges = random_edges(30, 20)
+    rng = np.random.default_rng(0)
+    values, logits = (torch.from_numpy(rng.normal(size=shape)).to(dtype) for shape in ((20, 4), (20,)))
+    found = attend_by_source(values, logits, edges)
+    expected = torch_attend(values, logits[torch.from_numpy(edges.sources)], edges)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not found[0].any()
+    assert torch.allclose(found[1], values[int(edges.sources[0])], atol=1e-5)
 
 
 def test_weights_survive_logits_far_below_the_highest() -> None:

@@ -1,4 +1,4 @@
-"""Attention over the neighbours of a node: sums whose weights are learned."""
+"""Attention over the neighbours of a node: sums whose weights are the softmax of logits."""
 
 from __future__ import annotations
 
@@ -63,3 +63,16 @@ def torch_attend(values: Tensor, logits: Tensor, edges: Propagation) -> Tensor:
     return values.new_zeros(edges.n_targets, values.shape[1]).index_add(
         0, targets, values[sources] * weights[:, None]
     )
+
+
+def attend_by_source(values: Tensor, logits: Tensor, edges: Propagation) -> Tensor:
+    """`attend` where an edge has the logit of its source (n_sources,): one exponential a source.
+
+    For scoring alone: nothing is learned through it.
+    """
+    if not by_kernels(values):
+        return torch_attend(values, logits[torch.from_numpy(edges.sources).to(values.device)], edges)
+    exponentials, weights = torch.exp(logits - logits.max()), np.empty(len(edges.sources), dtype=np.float32)
+    arrays = edges.indptr, edges.sources, array(logits), array(exponentials), weights
+    run_ranges(kernels.shared_softmax_rows, edges.row_ranges, *arrays)
+    return Propagation(edges.indptr, edges.sources, weights, edges.n_sources).gather(array(values))

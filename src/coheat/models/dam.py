@@ -29,9 +29,8 @@ from torch import Tensor, nn
 
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, triples
-from coheat.graph.attention import attend
+from coheat.graph.attention import attend, attend_by_source
 from coheat.graph.bipartite import Propagation, multiply
-from coheat.graph.source_attention import attend_by_source
 from coheat.losses import bpr, dot_rows
 from coheat.models.base import ModelConfig, Progress, Vectors
 from coheat.models.layers import both_pairs, dropout, linear, table, tables, tensors, warm_rows
