@@ -32,7 +32,7 @@ from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices
 from coheat.models.base import Model, PretrainedConfig, Progress, Vectors
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.layers import linear
+from coheat.models.layers import linear, pick, where_warm
 from coheat.rng import Randomness
 
 
@@ -87,12 +87,11 @@ class CB2CF(Model):
         return vectors
 
     def loss(self, batch: Indices) -> dict[str, Tensor]:
-        target = self.pretrained_bundles[torch.from_numpy(batch)]
+        target = pick(self.pretrained_bundles, batch)
         return {"error": (self.bridge(batch) - target).square().sum(1).mean()}
 
     def vectors(self) -> Vectors:
         bundles = self.bridge()
         if self.config.warm_vectors == "backbone":
-            warm = torch.from_numpy(self.data.popularity > 0).to(bundles.device)
-            bundles = torch.where(warm[:, None], self.pretrained_bundles, bundles)
+            bundles = where_warm(self.data, self.pretrained_bundles, bundles)
         return Vectors(self.pretrained_users, bundles)

@@ -37,7 +37,7 @@ from coheat.graph import kernels
 from coheat.losses import bpr, dot_rows
 from coheat.models.base import Model, PretrainedConfig, Vectors
 from coheat.models.content import ContentBag, ContentConfig
-from coheat.models.layers import linear
+from coheat.models.layers import linear, pick, tensors, where_warm
 from coheat.rng import Randomness
 
 
@@ -98,12 +98,12 @@ class CVAR(Model):
             shown = rng.random((len(bundles), 1)) >= self.config.popularity_dropout
             noise = rng.standard_normal((2, len(bundles), self.config.code_size), dtype=np.float32)
             arrays = batch.users, at, counts, batch.negatives, shown, self.config.noise * noise
-            users, at, counts, *rest = (torch.from_numpy(a).to(self.popularity.device) for a in arrays)
+            users, at, counts, *rest = tensors(self.popularity.device, *arrays)
             yield Warming(users, bundles, at, counts, *rest)
 
     def loss(self, batch: Warming) -> dict[str, Tensor]:
-        rows = torch.from_numpy(batch.bundles).to(self.popularity.device)
-        vectors, popularity = self.pretrained_bundles[rows], self.popularity[rows] * batch.shown
+        vectors = pick(self.pretrained_bundles, batch.bundles)
+        popularity = pick(self.popularity, batch.bundles) * batch.shown
         mean, deviation = gaussian(self.encoder(vectors))
         prior_mean, prior_deviation = gaussian(self.prior(self.bag(batch.bundles)))
         rebuilt = self.decode(mean + deviation * batch.noise[0], popularity)
@@ -126,9 +126,7 @@ class CVAR(Model):
 
     def vectors(self) -> Vectors:
         warmed = self.decode(gaussian(self.prior(self.bag()))[0], self.popularity)
-        return Vectors(
-            self.pretrained_users, torch.where(self.popularity > 0, self.pretrained_bundles, warmed)
-        )
+        return Vectors(self.pretrained_users, where_warm(self.data, self.pretrained_bundles, warmed))
 
 
 def gaussian(parameters: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,7 @@ class Tower(nn.Module):
 
     def forward(self, x: Tensor, rng: Draws) -> Tensor:
         hidden = torch.tanh(self.norm(self.hidden(self.norm_in(x))))
-        found: Tensor = self.output(hidden if rng is None else dropout(hidden, self.share, rng))
+        found: Tensor = self.output(dropout(hidden, self.share, rng))
         return found
 
 
