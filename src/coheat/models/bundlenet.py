@@ -28,9 +28,9 @@ from torch.nn.functional import leaky_relu
 from coheat.data.dataset import BundleData, pairs
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import Direction, Propagation, multiply
-from coheat.losses import bpr, dot_rows
+from coheat.losses import bpr
 from coheat.models.base import ModelConfig, Vectors
-from coheat.models.layers import both_pairs, tables, tensors, warm_rows
+from coheat.models.layers import pair_scores, tables, warm_rows
 from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.rng import Randomness
 
@@ -134,8 +134,7 @@ class BundleNet(PreparingModel):
     def loss(self, batch: Prepared) -> dict[str, Tensor]:
         met, means = batch
         users, bundles = self.outputs(means)
-        pairs_at = tensors(users.device, *both_pairs(met))
-        return {"bpr": bpr(*dot_rows(users, bundles, *pairs_at).chunk(2))}
+        return {"bpr": bpr(*pair_scores(users, bundles, met))}
 
     def vectors(self) -> Vectors:
         return Vectors(*self.outputs(self.whole))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import draw_mask
+from coheat.losses import batch_l2, dot_rows
 from coheat.rng import Randomness
 
 
@@ -59,6 +60,21 @@ def both_pairs(batch: Triples) -> tuple[Indices, Indices]:
 def tensors(device: torch.device, *arrays: npt.NDArray[Any]) -> list[Tensor]:
     """The same numbers for torch, on this device."""
     return [torch.from_numpy(array).to(device) for array in arrays]
+
+
+def pair_scores(users: Tensor, bundles: Tensor, batch: Triples) -> tuple[Tensor, Tensor]:
+    """Inner products of every user of a batch with the positive and with the negative, each (n,).
+
+    `users` (n_users, d) and `bundles` (n_bundles, d) are the vectors of all.
+    """
+    positive, negative = dot_rows(users, bundles, *tensors(users.device, *both_pairs(batch))).chunk(2)
+    return positive, negative
+
+
+def triples_l2(users: Tensor, bundles: Tensor, batch: Triples) -> Tensor:
+    """Mean of (|u|^2 + |b+|^2 + |b-|^2) / 2 over a batch's triples, by the vectors of all."""
+    rows = tensors(users.device, batch.users, batch.positives, batch.negatives)
+    return batch_l2(list(zip((users, bundles, bundles), rows, strict=True)))
 
 
 def pick(x: Tensor, rows: Indices) -> Tensor:

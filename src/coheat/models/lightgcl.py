@@ -32,8 +32,10 @@ from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import Propagation, Selection, layers, multiply
+from coheat.losses import bpr
 from coheat.models.base import Model
 from coheat.models.contrast import Candidates, contrast
+from coheat.models.layers import both_pairs, pair_scores
 from coheat.models.lightgcn import LightGCN, LightGCNConfig
 from coheat.rng import Randomness
 
@@ -92,11 +94,11 @@ class LightGCL(LightGCN):
         user_layers, bundle_layers = layers(self.graph.full, self.users, self.bundles, config.n_layers + 1)
         users, bundles = user_layers.sum(0), bundle_layers.sum(0)
         summary_users, summary_bundles = self.summary_outputs(user_layers[:-1], bundle_layers[:-1])
-        met = np.concatenate([batch.positives, batch.negatives])
+        _, met = both_pairs(batch)
         sides = [(summary_users, users, batch.users), (summary_bundles, bundles, met)]
         value = contrast(sides, config.contrast_temperature, config.candidates, OWN_LIMIT)
         return {
-            "bpr": self.ranking(users, bundles, batch),
+            "bpr": bpr(*pair_scores(users, bundles, batch)),
             "contrast": config.contrast_weight * value,
         }
 

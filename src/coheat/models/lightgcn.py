@@ -27,8 +27,9 @@ from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import BipartiteGraph, Selection, layers
-from coheat.losses import batch_l2, bpr, dot_rows
+from coheat.losses import bpr
 from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.layers import pair_scores, triples_l2
 from coheat.rng import Randomness
 
 
@@ -66,26 +67,10 @@ class LightGCN(Model):
         return users.mean(0), bundles.mean(0)
 
     def loss(self, batch: Triples) -> dict[str, Tensor]:
-        users, positives, negatives = self.rows(batch)
-        used = [(self.users, users), (self.bundles, positives), (self.bundles, negatives)]
         return {
-            "bpr": self.ranking(*self.outputs(self.graph.full), batch),
-            "decay": self.config.weight_decay * batch_l2(used),
+            "bpr": bpr(*pair_scores(*self.outputs(self.graph.full), batch)),
+            "decay": self.config.weight_decay * triples_l2(self.users, self.bundles, batch),
         }
-
-    def rows(self, batch: Triples) -> tuple[Tensor, Tensor, Tensor]:
-        """The batch's users, positives and negatives as tensors."""
-        device = self.users.device
-        users, positives, negatives = (
-            torch.from_numpy(ids).to(device) for ids in (batch.users, batch.positives, batch.negatives)
-        )
-        return users, positives, negatives
-
-    def ranking(self, users: Tensor, bundles: Tensor, batch: Triples) -> Tensor:
-        """BPR of the batch with these outputs."""
-        taker, positive, negative = self.rows(batch)
-        pairs = torch.cat([taker, taker]), torch.cat([positive, negative])
-        return bpr(*dot_rows(users, bundles, *pairs).chunk(2))
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Adam without decay: the L2 part stands in the loss."""

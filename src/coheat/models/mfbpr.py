@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples, triples
-from coheat.losses import batch_l2, bpr, dot_rows
+from coheat.losses import bpr
 from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.layers import pair_scores, triples_l2
 from coheat.rng import Randomness
 
 
@@ -64,13 +65,10 @@ class MFBPR(Model):
         return triples(self.data.user_bundle, batch_size, rng, self.candidates)
 
     def loss(self, batch: Triples) -> dict[str, Tensor]:
-        device = self.users.device
-        rows = [torch.from_numpy(r).to(device) for r in (batch.users, batch.positives, batch.negatives)]
-        users, positives, negatives = rows
-        at = torch.cat([users, users]), torch.cat([positives, negatives])
-        positive, negative = dot_rows(self.users, self.bundles, *at).chunk(2)
-        used = [(self.users, users), (self.bundles, positives), (self.bundles, negatives)]
-        return {"bpr": bpr(positive, negative), "decay": self.config.weight_decay * batch_l2(used)}
+        return {
+            "bpr": bpr(*pair_scores(self.users, self.bundles, batch)),
+            "decay": self.config.weight_decay * triples_l2(self.users, self.bundles, batch),
+        }
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Adam without decay: the L2 part stands in the loss."""

@@ -31,8 +31,9 @@ from coheat.config import Settings
 from coheat.data.dataset import Indices
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import Selection, layers
-from coheat.losses import batch_l2, infonce
+from coheat.losses import batch_l2, bpr, infonce
 from coheat.models.base import Progress
+from coheat.models.layers import pair_scores, pick, tensors
 from coheat.models.lightgcn import LightGCN, LightGCNConfig
 
 
@@ -87,12 +88,12 @@ class SimGCL(LightGCN):
             (first_users, second_users, np.unique(batch.users)),
             (first_bundles, second_bundles, np.unique(batch.positives)),
         ]
-        taker, positive, _ = self.rows(batch)
+        rows = tensors(users.device, batch.users, batch.positives)
         lengths = [
-            batch_l2([used]).mul(2 * len(batch)).sqrt() for used in ((users, taker), (bundles, positive))
+            batch_l2([used]).mul(2 * len(batch)).sqrt() for used in zip((users, bundles), rows, strict=True)
         ]
         return {
-            "bpr": self.ranking(users, bundles, batch),
+            "bpr": bpr(*pair_scores(users, bundles, batch)),
             "contrast": config.contrast_weight
             * infonce([_views(*p) for p in pairs], config.contrast_temperature).sum(),
             "decay": config.weight_decay * torch.stack(lengths).sum() / len(batch),
@@ -101,6 +102,5 @@ class SimGCL(LightGCN):
 
 def _views(first: Tensor, second: Tensor, nodes: Indices) -> tuple[Tensor, Tensor, Tensor]:
     """Both views of some nodes scaled to length 1, each counting once: what `infonce` takes."""
-    rows = torch.from_numpy(nodes).to(first.device)
-    x, y = (normalize(view.index_select(0, rows)) for view in (first, second))
+    x, y = (normalize(pick(view, nodes)) for view in (first, second))
     return x, y, x.new_ones(len(x))
