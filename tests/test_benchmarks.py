@@ -86,7 +86,7 @@ def test_plain_loss_and_gradients_are_ours(split: Split, n_layers: int) -> None:
     assert not masks.history_users.all()
     assert not masks.pooling.all()
     batch: Triples = next(ours.triples(64))
-    our_terms = ours.loss(ours.prepare(batch, masks))
+    our_terms = ours.loss(ours.prepare((batch, masks)))
     tensors = [torch.from_numpy(part) for part in (batch.users, batch.positives, batch.negatives)]
     plain_terms = other.loss(tensors, plain_graphs(split, masks))
     for ours_term, plain_term in zip(our_terms.values(), plain_terms, strict=True):

@@ -44,8 +44,8 @@ def test_loss_and_gradients_equal_the_oracle(settings: dict[str, Any], seed: int
     data = small_data(seed)
     model = model_for(data, seed, **settings)
     model.begin_epoch(Progress(40, 100))
-    batch, masks = next(model.triples(2048)), model.batch_masks()
-    terms = model.loss(model.prepare(batch, masks))
+    batch, masks = next(model.drawn(2048))
+    terms = model.loss(model.prepare((batch, masks)))
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
 
     parameters = {"users": model.users, "bundles": model.bundles, "items": model.items}
@@ -72,7 +72,7 @@ def test_torch_operations_equal_the_kernels(monkeypatch: pytest.MonkeyPatch) -> 
     data = small_data()
     model = model_for(data, n_layers=2)
     model.begin_epoch(Progress(40, 100))
-    batch = model.prepare(next(model.triples(2048)), model.batch_masks())
+    batch = model.prepare(next(model.drawn(2048)))
     results: list[list[torch.Tensor | None]] = []
     for forced in (False, True):
         if forced:

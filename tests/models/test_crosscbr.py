@@ -55,8 +55,8 @@ def oracle_loss(
 def test_loss_and_gradients_equal_the_oracle(settings: dict[str, Any]) -> None:
     data = small_data()
     model = model_for(data, **settings)
-    batch, masks = next(model.triples(2048)), model.batch_masks()
-    terms = model.loss(model.prepare(batch, masks))
+    batch, masks = next(model.drawn(2048))
+    terms = model.loss(model.prepare((batch, masks)))
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
 
     tables = {name: p.detach().double().requires_grad_() for name, p in model.named_parameters()}

@@ -28,6 +28,7 @@ from torch.nn.functional import normalize
 from coheat.data.dataset import BundleData
 from coheat.losses import alignment, bpr, uniformity
 from coheat.models.base import Progress
+from coheat.models.layers import pick, table
 from coheat.models.two_views import Prepared, Rows, TwoViewConfig, TwoViewModel
 from coheat.rng import Randomness
 
@@ -72,7 +73,9 @@ class CoHeat(TwoViewModel):
     def __init__(self, data: BundleData, config: CoHeatConfig, rng: Randomness):
         super().__init__(data, config, rng)
         if not config.share_users:
-            self.affiliation_user_table = self._table("item users", data.n_users)
+            self.affiliation_user_table = table(
+                data.n_users, config.embedding_size, rng.torch_generator("item users")
+            )
         self.register_buffer("temperature", torch.tensor(1.0, dtype=torch.float64))
 
     def begin_epoch(self, progress: Progress) -> None:
@@ -106,8 +109,7 @@ class CoHeat(TwoViewModel):
         rows = batch.rows
         history = self.history_view(batch.history)
         affiliation = self.affiliation_view(batch.affiliation, batch.pooling)[:2]
-        bundles = torch.from_numpy(rows.bundles).to(self.users.device)
-        weights = self.history_weights(self._weighing_temperature())[bundles, None]
+        weights = pick(self.history_weights(self._weighing_temperature()), rows.bundles)[:, None]
         user_vectors = torch.cat([history[0], affiliation[0]], 1)
         bundle_vectors = torch.cat([weights * history[1], (1 - weights) * affiliation[1]], 1)
         terms = {"bpr": bpr(*rows.scores(user_vectors, bundle_vectors))}

@@ -11,7 +11,7 @@ with g_b = tanh(n_b / temperature), n_b the training interactions of b, or one h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,10 +33,10 @@ from coheat.graph.bipartite import (
     light_gcn,
     multiply,
 )
-from coheat.graph.prefetch import prefetched
 from coheat.losses import dot_rows
-from coheat.models.base import Model, ModelConfig, Progress, TwoViews, Vectors
-from coheat.models.layers import table
+from coheat.models.base import ModelConfig, Progress, TwoViews, Vectors
+from coheat.models.layers import tables
+from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.rng import Randomness
 
 
@@ -143,15 +143,8 @@ class Prepared:
     affiliation: Selection
     pooling: Propagation
 
-    def for_gradients(self) -> None:
-        """Transpose now what the backward pass will need transposed."""
-        for selection in (self.history, self.affiliation):
-            for _, propagation in (selection.left, selection.right):
-                _ = propagation.transposed
-        _ = self.pooling.transposed
 
-
-class TwoViewModel(Model):
+class TwoViewModel(PreparingModel):
     """Base of the models with two views. Parameters: vectors of users (for both views), bundles and items."""
 
     Config = TwoViewConfig
@@ -159,10 +152,8 @@ class TwoViewModel(Model):
 
     def __init__(self, data: BundleData, config: TwoViewConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        self.users = self._table("users", data.n_users)
+        self.users, self.bundles, self.items = tables(data, config.embedding_size, rng)
         self.affiliation_user_table: nn.Parameter | None = None  # where a model has one, for the second view
-        self.bundles = self._table("bundles", data.n_bundles)
-        self.items = self._table("items", data.n_items)
         self.register_buffer(
             "popularity", torch.from_numpy(data.popularity.astype(np.float32)), persistent=False
         )
@@ -172,17 +163,15 @@ class TwoViewModel(Model):
         self.warm_bundles = np.flatnonzero(data.popularity)
         self._masks: Masks | None = None
 
-    def _table(self, name: str, n_rows: int) -> nn.Parameter:
-        return table(n_rows, self.config.embedding_size, self.rng.torch_generator(name))
-
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
         self.dropout_rng = self.rng.generator("dropout", progress.epoch)
         self._masks = None
 
-    def batches(self, batch_size: int) -> Iterable[Prepared]:
-        """This epoch's batches, each prepared while the one before it is learned from."""
-        return prefetched(self.prepare(batch, self.batch_masks()) for batch in self.triples(batch_size))
+    def drawn(self, batch_size: int) -> Iterator[tuple[Triples, Masks]]:
+        """The bare batches, each with its masks."""
+        for batch in self.triples(batch_size):
+            yield batch, self.batch_masks()
 
     def triples(self, batch_size: int) -> Iterator[Triples]:
         """The bare batches: every interaction once, with a negative."""
@@ -216,24 +205,22 @@ class TwoViewModel(Model):
             self._masks = self.draw_masks(self.dropout_rng)
         return self._masks
 
-    def prepare(self, batch: Triples, masks: Masks) -> Prepared:
-        """Choose the rows and edges a batch needs when just these edges stay."""
-        config, rows = self.config, Rows.of(batch, self.data, self.users.device)
+    def prepare(self, batch: tuple[Triples, Masks]) -> Prepared:
+        """Choose the rows and edges a batch needs when just the edges of its masks stay."""
+        bare, masks = batch
+        config, rows = self.config, Rows.of(bare, self.data, self.users.device)
         options = {"degrees": config.dropout_degrees, "n_layers": config.n_layers}
         pooled = self.pooling.select(rows.bundles, masks.pooling)
         items, pooling = pooled.on_needed_sources()
-        prepared = Prepared(
-            rows,
-            self.history.select(
-                (rows.users, rows.bundles), (masks.history_users, masks.history_bundles), **options
-            ),
-            self.affiliation.select(
-                (rows.users, items), (masks.affiliation_users, masks.affiliation_items), **options
-            ),
-            pooling,
+        history = self.history.select(
+            (rows.users, rows.bundles), (masks.history_users, masks.history_bundles), **options
         )
-        prepared.for_gradients()
-        return prepared
+        affiliation = self.affiliation.select(
+            (rows.users, items), (masks.affiliation_users, masks.affiliation_items), **options
+        )
+        for _, propagation in (history.left, history.right, affiliation.left, affiliation.right):
+            for_gradients(propagation)
+        return Prepared(rows, history, affiliation, for_gradients(pooling))
 
     def history_view(self, selection: Selection) -> tuple[Tensor, Tensor]:
         """Users and bundles of the selection as their interactions place them."""
