@@ -20,7 +20,7 @@ from coheat.cli import main
 from coheat.data.files import read_data, read_split
 from coheat.errors import ConfigError, DataError
 from coheat.experiments.pages import fill_page, markdown, sheets
-from coheat.experiments.plan import NAMES, load_experiment, rows
+from coheat.experiments.plan import NAMES, TABLES, load_experiment, rows
 from coheat.experiments.published import METRICS, published_counts, published_figures
 from coheat.experiments.reproduce import Reproduction, rebuild, reproduce
 from coheat.experiments.sources import Sources, find_datasets
@@ -224,9 +224,13 @@ models = [{ name = "Counting", model = "counting" }, { name = "Popularity", mode
 def test_a_grid_marks_the_usual_value_as_published(tmp_path: Path) -> None:
     experiment = load_experiment("temperature")
     values = [row.at for row in rows(experiment)]
-    assert values == [10.0**n for n in range(1, 7)]
+    assert values == [*(10.0**n for n in range(1, 7)), None], "counting has no temperature: one row"
     assert [row.settings for row in rows(experiment, seeds=4)][3] == {"max_temperature": 1e4}
     assert {row.seeds for row in rows(experiment, seeds=4)} == {4}
+    own = tmp_path / "own.toml"
+    own.write_text((TABLES / "temperature.toml").read_text().replace("max_temperature", "heat"))
+    with pytest.raises(ConfigError, match=r"grid\.heat: none of its models"):
+        load_experiment(str(own))
 
 
 def test_layouts_of_data(place: Path, tmp_path: Path) -> None:

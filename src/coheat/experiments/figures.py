@@ -132,17 +132,24 @@ def draw_families(axes: Any, tables: Sequence[Document]) -> None:
 def draw_lines(axes: Any, tables: Sequence[Document], grid: str | None, metric: str) -> None:
     """A line for each model over the grid's values or, without one, over the share of cold interactions."""
     lines: dict[str, list[tuple[float, float, float]]] = {}
+    levels: dict[str, float] = {}
     published = []
     for table in tables:
         share = float(table["division"].removeprefix(RATIO)) if table["division"].startswith(RATIO) else 0.0
         for row in table["rows"]:
+            if grid and row["at"] is None:  # it does not have the setting, and stands where it stands
+                levels[row["name"]] = _mean(row, metric)
+                continue
             at = share if row["at"] is None else row["at"]
             lines.setdefault(row["name"], []).append((at, _mean(row, metric), _deviation(row, metric)))
             if row["published"]:
                 published.append((at, row["published"][metric]))
-    for name, colour in colours_of(list(lines)).items():
+    colours = colours_of([*lines, *levels])
+    for name, level in levels.items():
+        axes.axhline(level, color=colours[name], linestyle="--", label=name)
+    for name in lines:
         places, means, spreads = zip(*sorted(lines[name]), strict=True)
-        axes.errorbar(places, means, yerr=spreads, color=colour, marker="o", markersize=4, label=name)
+        axes.errorbar(places, means, yerr=spreads, color=colours[name], marker="o", markersize=4, label=name)
     if published:
         axes.plot(*zip(*published, strict=True), "D", color=COLOURS["ink"], markersize=5, label="published")
     if grid:

@@ -17,6 +17,7 @@ from coheat.config import Settings, read_toml
 from coheat.errors import ConfigError
 from coheat.models import MODELS
 from coheat.presets import preset_names
+from coheat.training import TrainingSettings
 
 TABLES = Path(__file__).parent / "tables"
 NAMES = (
@@ -91,6 +92,9 @@ def load_experiment(name: str) -> Experiment:
     experiment = Experiment.create({"name": path.stem, **read_toml(path)}, str(path))
     if experiment.view != "datasets" and not (experiment.divisions and experiment.models):
         raise ConfigError(f"{path}: an experiment needs models, and scenarios or cold_shares")
+    for key in experiment.grid:
+        if not any(_has_setting(row.model, key) for row in experiment.models):
+            raise ConfigError(f"{path}: grid.{key}: none of its models has a setting of that name")
     return experiment
 
 
@@ -100,18 +104,29 @@ def load_experiments(name: str) -> list[Experiment]:
 
 
 def rows(experiment: Experiment, seeds: int | None = None) -> list[Row]:
-    """Every row of the table, one for each value of the grid; `seeds` overrides what the file says."""
+    """Every row of the table, one for each value of the grid; `seeds` overrides what the file says.
+
+    A model without the grid's setting, such as a yardstick, has one row.
+    """
     found = []
     for row in experiment.models:
         count = seeds or row.seeds or experiment.seeds
         common = (row.model, row.preset)
-        if not experiment.grid:
+        grid = {key: values for key, values in experiment.grid.items() if _has_setting(row.model, key)}
+        if not grid:
             found.append(Row(row.name, *common, dict(row.settings), count, row.family))
-        for key, values in experiment.grid.items():
+        for key, values in grid.items():
             for value in values:
                 settings = {**row.settings, key: value}
                 found.append(Row(row.name, *common, settings, count, row.family, at=float(value)))
     return found
+
+
+def _has_setting(model: str, key: str) -> bool:
+    return model not in MODELS or key in {
+        **MODELS[model].Config.model_fields,
+        **TrainingSettings.model_fields,
+    }
 
 
 def preset_for(row: Row, dataset: str) -> str:
