@@ -181,6 +181,10 @@ class Model(nn.Module):
     """(n_users, d); zero for a user without training interactions, and for all until `fit` fills it."""
     pretrained_bundles: Tensor
     """(n_bundles, d); zero for a cold bundle."""
+    decay_in_loss: bool = False
+    """Whether the loss has an L2 part with `weight_decay`; if not, Adam applies it to all parameters."""
+    dropout_rng: np.random.Generator
+    """Where an epoch's dropout is drawn from; each epoch has its own."""
     contract_settings: ClassVar[Mapping[str, Any]] = {}
     """Settings with which this model learns a small planted world (see `coheat.contract`)."""
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
@@ -191,7 +195,7 @@ class Model(nn.Module):
         self.data = data
         self.config: Any = config
         self.rng = rng
-        self.progress = Progress(0, 1)
+        self.progress, self.dropout_rng = Progress(0, 1), rng.generator("dropout", 0)
         if self.backbone is not None:
             self._make_room_for_backbone()
 
@@ -207,6 +211,7 @@ class Model(nn.Module):
     def begin_epoch(self, progress: Progress) -> None:
         """Called before each epoch's batches; schedules and per-epoch draws go here."""
         self.progress = progress
+        self.dropout_rng = self.rng.generator("dropout", progress.epoch)
 
     def batches(self, batch_size: int) -> Iterable[Any]:
         """This epoch's batches: every training interaction once, shuffled, with one negative each.
@@ -229,8 +234,8 @@ class Model(nn.Module):
         parameters = [p for p in self.parameters() if p.requires_grad]
         if not parameters:
             return []
-        settings = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
-        return [torch.optim.Adam(parameters, fused=True, **settings)]
+        decay = 0.0 if self.decay_in_loss else self.config.weight_decay
+        return [torch.optim.Adam(parameters, lr=self.config.learning_rate, weight_decay=decay, fused=True)]
 
     def step(self, batch: Any, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
         """One optimisation step; models with alternating optimisers override it."""

@@ -36,7 +36,7 @@ from coheat.graph.bipartite import Direction, Propagation, multiply
 from coheat.graph.fused import unit_rows
 from coheat.graph.weighted import closest_rows
 from coheat.losses import bpr
-from coheat.models.base import ModelConfig, Progress, Vectors
+from coheat.models.base import ModelConfig, Vectors
 from coheat.models.growing import GrowingLayers, Selected
 from coheat.models.layers import tables
 from coheat.models.preparing import PreparingModel, for_gradients
@@ -68,6 +68,7 @@ class BGCN(PreparingModel):
     """See the module's text. Parameters: vectors of users, bundles and items, and both levels' layers."""
 
     Config = BGCNConfig
+    decay_in_loss = True
     places_cold_bundles = True
 
     def __init__(self, data: BundleData, config: BGCNConfig, rng: Randomness):
@@ -81,11 +82,6 @@ class BGCN(PreparingModel):
             data.user_bundle, alike, *shape, rng.torch_generator("bundle level")
         )
         self.pooling = Direction(data.bundle_item, "mean")
-        self.dropout_rng = rng.generator("dropout", 0)
-
-    def begin_epoch(self, progress: Progress) -> None:
-        super().begin_epoch(progress)
-        self.dropout_rng = self.rng.generator("dropout", progress.epoch)
 
     def drawn(self, batch_size: int) -> Iterator[Triples]:
         """In the last epochs with hard negatives, where `hard_share` says so."""
@@ -134,10 +130,6 @@ class BGCN(PreparingModel):
             "bpr": bpr(*rows.scores(users, bundles)),
             "decay": self.config.weight_decay * squares / len(rows.user_at),
         }
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Adam without decay: the L2 part stands in the loss."""
-        return [torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, fused=True)]
 
     def vectors(self) -> Vectors:
         everything = self.needed(np.arange(self.data.n_users), np.arange(self.data.n_bundles))

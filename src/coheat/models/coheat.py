@@ -72,6 +72,7 @@ class CoHeat(TwoViewModel):
 
     def __init__(self, data: BundleData, config: CoHeatConfig, rng: Randomness):
         super().__init__(data, config, rng)
+        self.decay_in_loss = config.weight_decay_as == "loss"
         if not config.share_users:
             self.affiliation_user_table = table(
                 data.n_users, config.embedding_size, rng.torch_generator("item users")
@@ -115,7 +116,7 @@ class CoHeat(TwoViewModel):
         terms = {"bpr": bpr(*rows.scores(user_vectors, bundle_vectors))}
         if self.config.contrast_weight > 0:
             terms["contrast"] = self.config.contrast_weight * self._contrast(history, affiliation, rows)
-        if self.config.weight_decay_as == "loss":
+        if self.decay_in_loss:
             norm = torch.sqrt(sum((p.square().sum() for p in self.parameters()), torch.zeros(())))
             terms["decay"] = self.config.weight_decay * norm
         return terms
@@ -136,12 +137,6 @@ class CoHeat(TwoViewModel):
         aligned = torch.stack([alignment(h, a, counts) for h, a, counts in parts]).sum()
         spread = uniformity([(x, counts) for h, a, counts in parts for x in (h, a)]).sum()
         return (aligned + spread / 2) / 2 if self.config.average_contrast else aligned + spread
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        decay = self.config.weight_decay if self.config.weight_decay_as == "adam" else 0.0
-        return [
-            torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay, fused=True)
-        ]
 
     def served_temperature(self) -> float | None:
         if self.config.score_temperature == "maximum" and self.config.coalescence != "constant":

@@ -32,7 +32,7 @@ from coheat.data.sampling import Triples, triples
 from coheat.graph.attention import attend, attend_by_source
 from coheat.graph.bipartite import Propagation, multiply
 from coheat.losses import bpr, dot_rows
-from coheat.models.base import ModelConfig, Progress, Vectors
+from coheat.models.base import ModelConfig, Vectors
 from coheat.models.layers import both_pairs, dropout, linear, table, tables, tensors, warm_rows
 from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.models.scoring import BlockScorer, no_vectors
@@ -79,10 +79,6 @@ class DAM(PreparingModel):
         self.hidden = nn.ModuleList(linear(wide, wide, rng.torch_generator("hidden", k)) for k in range(2))
         self.heads = table(wide, 2, rng.torch_generator("heads"))  # for bundles and for items
         self.register_buffer("warm", warm_rows(data), persistent=False)
-
-    def begin_epoch(self, progress: Progress) -> None:
-        super().begin_epoch(progress)
-        self.dropout_rng = self.rng.generator("dropout", progress.epoch)
 
     def drawn(self, batch_size: int) -> Iterator[tuple[Triples, Task]]:
         """Batches of bundles and of items in turn."""

@@ -114,7 +114,6 @@ class GAR(Model):
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
-        self.dropout_rng = self.rng.generator("dropout", progress.epoch)
         self.epoch_inputs = self.inputs()
 
     def batches(self, batch_size: int) -> Iterator[Rows]:

@@ -33,7 +33,6 @@ from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import Propagation, Selection, layers, multiply
 from coheat.losses import bpr
-from coheat.models.base import Model
 from coheat.models.contrast import Candidates, contrast
 from coheat.models.layers import both_pairs, pair_scores
 from coheat.models.lightgcn import LightGCN, LightGCNConfig
@@ -61,6 +60,7 @@ class LightGCL(LightGCN):
 
     Config: ClassVar[type[Settings]] = LightGCLConfig
     starts_xavier: ClassVar[bool] = True
+    decay_in_loss = False
     contract_settings: ClassVar[Mapping[str, Any]] = {"contrast_weight": 0.05}
     user_factors: Tensor
     bundle_factors: Tensor
@@ -70,10 +70,6 @@ class LightGCL(LightGCN):
         factors = low_rank(self.graph.left.full, config.rank, rng.generator("summary"))
         self.register_buffer("user_factors", factors[0], persistent=False)
         self.register_buffer("bundle_factors", factors[1], persistent=False)
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Adam with decay of all parameters."""
-        return Model.optimizers(self)
 
     def outputs(self, selection: Selection) -> tuple[Tensor, Tensor]:
         """Users and bundles: the sum of layers 0 .. K."""

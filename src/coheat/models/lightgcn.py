@@ -44,6 +44,7 @@ class LightGCN(Model):
     """See the module's text. Parameters: layer 0 of users (n_users, d) and of bundles (n_bundles, d)."""
 
     Config: ClassVar[type[Settings]] = LightGCNConfig
+    decay_in_loss = True
     starts_xavier: ClassVar[bool] = False
     """Whether layer 0 is first drawn Xavier uniform, instead of normal with deviation 0.1."""
 
@@ -71,10 +72,6 @@ class LightGCN(Model):
             "bpr": bpr(*pair_scores(*self.outputs(self.graph.full), batch)),
             "decay": self.config.weight_decay * triples_l2(self.users, self.bundles, batch),
         }
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Adam without decay: the L2 part stands in the loss."""
-        return [torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, fused=True)]
 
     def vectors(self) -> Vectors:
         return Vectors(*self.outputs(self.graph.full))

@@ -46,6 +46,7 @@ class MFBPR(Model):
     """score(u, b) = <p_u, q_b>. Parameters: `users` (n_users, d) and `bundles` (n_bundles, d)."""
 
     Config: ClassVar[type[Settings]] = MFBPRConfig
+    decay_in_loss = True
     contract_settings: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.05}
 
     def __init__(self, data: BundleData, config: MFBPRConfig, rng: Randomness):
@@ -69,10 +70,6 @@ class MFBPR(Model):
             "bpr": bpr(*pair_scores(self.users, self.bundles, batch)),
             "decay": self.config.weight_decay * triples_l2(self.users, self.bundles, batch),
         }
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Adam without decay: the L2 part stands in the loss."""
-        return [torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, fused=True)]
 
     def vectors(self) -> Vectors:
         return Vectors(self.users, self.bundles)

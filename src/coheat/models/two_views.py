@@ -165,7 +165,6 @@ class TwoViewModel(PreparingModel):
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
-        self.dropout_rng = self.rng.generator("dropout", progress.epoch)
         self._masks = None
 
     def drawn(self, batch_size: int) -> Iterator[tuple[Triples, Masks]]:
