@@ -12,16 +12,21 @@ import model_costs  # noqa: E402
 
 
 def test_an_epoch_is_measured_with_its_parts(planted_directory: Path) -> None:
-    found = model_costs.measure(planted_directory, "heater", "netease")
+    found = model_costs.measure(planted_directory, "heater", "netease", 1)
     for part in ("setup", "backbone", "epoch", "validation"):
         assert found[f"{part}_seconds"] > 0
     assert found["preset"] == "netease"
     assert found["peak_megabytes"] > 50
     assert len(model_costs.row("heater", found)) == len(model_costs.COLUMNS)
-    assert model_costs.measure(planted_directory, "counting", "youshu")["backbone_seconds"] is None
+    assert model_costs.measure(planted_directory, "counting", "youshu", 1)["backbone_seconds"] is None
+
+
+def test_later_epochs_do_not_count_the_first(planted_directory: Path) -> None:
+    later = model_costs.measure(planted_directory, "mfbpr", "youshu", 3)["epoch_seconds"]
+    assert 0 < later < model_costs.measure_apart(planted_directory, "coheat", "youshu", 1)["epoch_seconds"]
 
 
 def test_a_model_that_fails_is_a_finding(planted_directory: Path) -> None:
-    found = model_costs.measure_apart(planted_directory, "nobody", "netease")
+    found = model_costs.measure_apart(planted_directory, "nobody", "netease", 1)
     assert "unknown model 'nobody'" in found["failed"]
     assert "failed" in model_costs.row("nobody", found)[1]
