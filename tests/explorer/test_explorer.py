@@ -112,9 +112,19 @@ class Page:
         )
         return str(found)
 
+    def type_into(self, selector: str, text: str) -> None:
+        """Type; what no key of a keyboard gives, such as an emoji, is inserted as its panel would do it."""
+        box = self.one(selector)
+        for part in filter(None, re.split("([\U00010000-\U0010ffff]+)", text)):
+            if ord(part[0]) < 0x10000:
+                box.send_keys(part)
+            else:
+                self.browser.execute_script("arguments[0].focus()", box)
+                self.browser.execute_cdp_cmd("Input.insertText", {"text": part})
+
     def search(self, box: str, text: str, wanted: str) -> None:
         """Type into a search box and click the entry that reads `wanted`."""
-        self.one(f"#{box}-search").send_keys(text)
+        self.type_into(f"#{box}-search", text)
         entry = f"#{box}-options [role=option]"
         self.until(lambda: wanted in self.texts(f"{entry} .option-name"), f"{wanted!r} among those found")
         position = self.texts(f"{entry} .option-name").index(wanted)
@@ -131,7 +141,7 @@ class Page:
         self.open("#/compose")
         for item in items:
             self.search("item", item, item)
-        self.one("#bundle-name").send_keys(name)
+        self.type_into("#bundle-name", name)
 
     def hacked(self) -> Any:
         return self.browser.execute_script("return window.hacked ?? null")
