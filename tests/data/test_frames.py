@@ -40,6 +40,8 @@ def test_launch_times(make: Any) -> None:
     data = from_frames(make(USER_BUNDLE), make(USER_ITEM), make(BUNDLE_ITEM), bundles)
     assert data.bundles.ids == ("tea", "box", "sun")
     np.testing.assert_equal(data.launched, [7, 3, np.nan])
+    with pytest.raises(DataError, match=r"bundles: a list is no table.*bundle_id and launched"):
+        from_frames(make(USER_BUNDLE), make(USER_ITEM), make(BUNDLE_ITEM), ["tea"])
 
 
 def test_anything_that_streams_arrow() -> None:

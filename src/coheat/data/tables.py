@@ -62,12 +62,12 @@ def world_from_tables(
         for name, source in sources.items()
         if source is not None
     }
-    first = {kind: _listed_ids(source, kind, problems) for kind, source in id_lists.items()}
+    lists = {kind: _read_list(source, kind, problems) for kind, source in id_lists.items()}
     tables = {name: table for name, table in coded.items() if table is not None}
     if len(tables) < len(sources):
         return None
     _report_swapped(list(tables.values()), problems)
-    ids = {kind: _merge_ids(kind, list(tables.values()), first.get(kind), problems) for kind in KINDS}
+    ids = {kind: _merge_ids(kind, list(tables.values()), lists.get(kind), problems) for kind in KINDS}
     found = {name: _positions(table, ids) for name, table in tables.items()}
     users, bundles, items = (Vocabulary(ids[kind].to_pylist(), kind) for kind in KINDS)
     return build_world(
@@ -76,7 +76,7 @@ def world_from_tables(
         found.pop("bundle_item"),
         found,
         problems,
-        _launches(id_lists.get("bundle"), ids["bundle"], problems),
+        _launches(lists.get("bundle"), len(bundles)),
     )
 
 
@@ -113,8 +113,19 @@ def _find_column(source: Source, name: str, problems: Problems) -> Column | None
     return None
 
 
-def _listed_ids(source: Source, kind: str, problems: Problems) -> Any | None:
-    """The ids of a table that lists users, bundles or items, in its order, each once."""
+@dataclass(frozen=True)
+class IdList:
+    """The ids of a table that lists users, bundles or items, in its order, each once.
+
+    `launched`, where the table has such a column, says when each was first on offer, NaN for not known.
+    """
+
+    ids: Any
+    launched: Moments | None = None
+
+
+def _read_list(source: Source, kind: str, problems: Problems) -> IdList | None:
+    """What a table of ids lists; None where it has no column of them."""
     column = _find_column(source, f"{kind}_id", problems)
     if column is None:
         return None
@@ -123,37 +134,37 @@ def _listed_ids(source: Source, kind: str, problems: Problems) -> Any | None:
     repeated = int((coded.codes >= 0).sum()) - len(coded.ids)
     if repeated:
         problems.warning(source.name, f"{counted(repeated, 'repeated id')} dropped", "each id counts once")
-    return coded.ids
-
-
-def _launches(source: Source | None, ids: Any, problems: Problems) -> Moments | None:
-    """When each bundle was first on offer, where the list of bundles has a column `launched`."""
-    if source is None or "launched" not in source.table.column_names:
-        return None
-    names = _find_column(source, "bundle_id", Problems())
-    column = _find_column(source, "launched", problems)
-    if names is None or column is None:
-        return None
-    coded, times = encode_ids(names), encode_launches(column)
+    if kind != "bundle" or "launched" not in source.table.column_names:
+        return IdList(coded.ids)
+    moments = _find_column(source, "launched", problems)
+    if moments is None:
+        return IdList(coded.ids)
     rows = np.flatnonzero(coded.codes >= 0)[::-1]  # of a repeated id the first row counts
-    launched = np.full(len(ids), np.nan)
-    launched[pc.index_in(coded.ids, ids).to_numpy()[coded.codes[rows]]] = times[rows]
-    return launched
+    launched = np.full(len(coded.ids), np.nan)
+    launched[coded.codes[rows]] = encode_launches(moments)[rows]
+    return IdList(coded.ids, launched)
 
 
-def _merge_ids(kind: str, tables: list[CodedTable], first: Any | None, problems: Problems) -> Any:
+def _launches(listed: IdList | None, n_bundles: int) -> Moments | None:
+    """When each bundle was first on offer; those that the list does not have stand after those it has."""
+    if listed is None or listed.launched is None:
+        return None
+    return np.pad(listed.launched, (0, n_bundles - len(listed.launched)), constant_values=np.nan)
+
+
+def _merge_ids(kind: str, tables: list[CodedTable], first: IdList | None, problems: Problems) -> Any:
     """All ids of a kind, sorted; those of the id list, where there is one, before the others."""
     arrays = [ids for table in tables for ids, of in zip(table.ids, table.kinds, strict=True) if of == kind]
     distinct = pc.unique(pa.concat_arrays(arrays))
     distinct = distinct.take(pc.sort_indices(distinct))
     if first is None:
         return distinct
-    others = distinct.filter(pc.invert(pc.is_in(distinct, first)))
+    others = distinct.filter(pc.invert(pc.is_in(distinct, first.ids)))
     if len(others):
         names = listed([repr(name) for name in others.to_pylist()])
         what = f"{counted(len(others), f'{kind} id')} not in this list: {names}"
         problems.warning(f"{kind}s", what, "added after those that are")
-    return pa.concat_arrays([first, others])
+    return pa.concat_arrays([first.ids, others])
 
 
 def _positions(table: CodedTable, ids: Mapping[str, Any]) -> PairRows:
@@ -220,7 +231,10 @@ def _as_arrow(frame: Any, name: str) -> Any:
             return pa.table(frame)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"{name}: a column mixes types ({error}); turn its ids into texts first") from None
+    columns = (
+        [f"{kind}_id" for kind in PAIR_TABLES[name]] if name in PAIR_TABLES else ["bundle_id", "launched"]
+    )
     raise DataError(
         f"{name}: a {type(frame).__name__} is no table; give a pandas, polars or pyarrow frame "
-        f"with the columns {' and '.join(f'{kind}_id' for kind in PAIR_TABLES[name])}"
+        f"with the columns {' and '.join(columns)}"
     )
