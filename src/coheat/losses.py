@@ -13,9 +13,10 @@ from torch.nn.functional import softplus
 
 from coheat.graph import kernels
 from coheat.graph.parallel import even_ranges, run_ranges, run_tasks
+from coheat.graph.tiles import pair_exponentials
 
 BLOCK = 192
-"""Rows per block of the pairwise products in `uniformity`: a block of 192 x 2048 floats stays in cache."""
+"""Rows per block of the pairwise products in `uniformity` on other devices than the CPU."""
 
 BLOCK_ENTRIES = 250_000
 """Products per block of `log_partition`: 1 MB stays in cache, however many candidates there are."""
@@ -65,7 +66,7 @@ class _Uniformity(torch.autograd.Function):
 
 
 def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Value and gradient in one pass over blocks of the upper triangle, so that no (n, n) matrix is kept.
+    """Value and gradient in one pass over the pairs of rows r < s.
 
     -2 |x - y|^2 = 4<x, y> - 2|x|^2 - 2|y|^2: a matrix product, then an exponential. (Rows have length 1, or 0
     for a bundle that lost all its items.) With E_rs the exponential of the pair times both counts and S the
@@ -73,33 +74,28 @@ def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     4 / S * sum_s E_rs x_s, leaving out what points along x_r itself: `normalize`, which made x, does not
     pass that on.
     """
+    factors = counts * torch.exp(2 - 2 * x.square().sum(1))  # E_rs = both factors * exp(4 <x, y> - 4)
+    if x.device.type == "cpu" and x.dtype == torch.float32:
+        value, sums = pair_exponentials(x.numpy(), factors.numpy())
+        pairs, gradient = torch.tensor(value), torch.from_numpy(sums)
+    else:
+        pairs, gradient = _pair_exponentials(x, factors)
     # Copies of one row are at distance 0 from each other: each such pair contributes exp(0) = 1.
-    total = (counts * (counts - 1)).sum() / 2
-    gradient, squares = torch.zeros_like(x), x.square().sum(1)
-    for start in range(0, len(x), BLOCK):
-        stop = min(start + BLOCK, len(x))
-        e = torch.mm(x[start:stop], x[start:].t())
-        total = total + _exponentials(e, squares[start:], counts[start:])
-        gradient[start:stop].addmm_(e, x[start:])
-        gradient[start:].addmm_(e.t(), x[start:stop])
-    n = counts.sum()
+    total, n = pairs + (counts * (counts - 1)).sum() / 2, counts.sum()
     return torch.log(total / (n * (n - 1) / 2)), gradient.mul_(4 / total)
 
 
-def _exponentials(products: Tensor, squares: Tensor, counts: Tensor) -> Tensor:
-    """Turn a block of inner products into the E of `_Uniformity`, in place, and return its sum.
-
-    Row r of the block (m, n) is element r of the n elements whose squared lengths and counts are given.
-    """
-    if products.device.type == "cpu" and products.dtype == torch.float32:
-        totals = torch.empty(len(products))
-        arrays = products.numpy(), squares.numpy(), counts.numpy(), totals.numpy()
-        kernels.weighted_exponentials(0, len(products), *arrays)
-        return totals.sum()
-    m = len(products)
-    products.mul_(4).sub_(2 * squares[:m, None]).sub_(2 * squares).exp_()
-    products.mul_(counts[:m, None]).mul_(counts).triu_(1)
-    return products.sum()
+def _pair_exponentials(x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """`pair_exponentials` in torch operations, by blocks of rows: no (n, n) matrix is kept."""
+    total, sums = x.new_zeros(()), torch.zeros_like(x)
+    for start in range(0, len(x), BLOCK):
+        rows = slice(start, start + BLOCK)
+        e = torch.mm(x[rows], x[start:].t()).mul_(4).sub_(4).exp_()
+        e.mul_(factors[rows, None]).mul_(factors[start:]).triu_(1)
+        total = total + e.sum()
+        sums[rows].addmm_(e, x[start:])
+        sums[start:].addmm_(e.t(), x[rows])
+    return total, sums
 
 
 class _DotRows(torch.autograd.Function):

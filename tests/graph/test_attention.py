@@ -8,7 +8,7 @@ import torch
 
 from coheat.graph import kernels
 from coheat.graph.attention import attend, attend_by_source, torch_attend
-from coheat.graph.bipartite import Propagation, multiply
+from coheat.graph.propagation import Propagation, Scaled, Weighted, multiply
 
 
 def random_edges(n_targets: int, n_sources: int, seed: int = 0) -> Propagation:
@@ -18,7 +18,7 @@ def random_edges(n_targets: int, n_sources: int, seed: int = 0) -> Propagation:
     counts[0], counts[1] = 0, 1
     indptr = np.concatenate([[0], np.cumsum(counts)])
     sources = rng.integers(0, n_sources, size=indptr[-1]).astype(np.int32)
-    return Propagation(indptr, sources, np.ones(len(sources), dtype=np.float32), n_sources)
+    return Weighted(indptr, sources, n_sources, np.ones(len(sources), dtype=np.float32))
 
 
 @pytest.mark.parametrize("n_targets", [6, 30_000], ids=["one thread", "threads"])
@@ -64,7 +64,7 @@ def test_weights_survive_logits_far_below_the_highest() -> None:
 
 def test_picking_repeats_rows_and_adds_up_their_gradients() -> None:
     x = torch.arange(6.0).view(3, 2).requires_grad_()
-    picked = multiply(x, Propagation.picking(np.array([2, 0, 2]), 3))
+    picked = multiply(x, Scaled.picking(np.array([2, 0, 2]), 3))
     assert picked.tolist() == [[4, 5], [0, 1], [4, 5]]
     (gradient,) = torch.autograd.grad((picked * torch.tensor([[1.0], [2.0], [3.0]])).sum(), x)
     assert gradient.tolist() == [[2, 2], [0, 0], [4, 4]]

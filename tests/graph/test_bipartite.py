@@ -20,10 +20,9 @@ from coheat.graph.bipartite import (
     Mask,
     convolution,
     light_gcn,
-    multiply,
     torch_convolution,
-    torch_product,
 )
+from coheat.graph.propagation import multiply, torch_product
 
 
 def random_relation(seed: int, n_rows: int, n_columns: int, density: float = 0.3) -> Sparse:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coheat.graph import kernels
-from coheat.graph.bipartite import Propagation, array, by_kernels
 from coheat.graph.parallel import even_ranges, run_ranges
+from coheat.graph.propagation import Propagation, Weighted, array, by_kernels
 
 
 class _Attend(torch.autograd.Function):
@@ -18,14 +18,14 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, logits: Tensor, edges: Propagation) -> Tensor:
         weights = np.empty(len(edges.sources), dtype=np.float32)
         run_ranges(kernels.softmax_rows, edges.row_ranges, edges.indptr, array(logits), weights)
-        weighted = Propagation(edges.indptr, edges.sources, weights, edges.n_sources)
+        weighted = Weighted(edges.indptr, edges.sources, edges.n_sources, weights)
         ctx.weighted = weighted
         ctx.save_for_backward(values)
         return weighted.gather(array(values))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        weighted: Propagation = ctx.weighted
+        weighted: Weighted = ctx.weighted
         values, gradient = array(ctx.saved_tensors[0]), array(gradients[0])
         targets = np.repeat(np.arange(weighted.n_targets), np.diff(weighted.indptr))
         of_weights = np.empty(len(targets), dtype=np.float32)
@@ -75,4 +75,4 @@ def attend_by_source(values: Tensor, logits: Tensor, edges: Propagation) -> Tens
     exponentials, weights = torch.exp(logits - logits.max()), np.empty(len(edges.sources), dtype=np.float32)
     arrays = edges.indptr, edges.sources, array(logits), array(exponentials), weights
     run_ranges(kernels.shared_softmax_rows, edges.row_ranges, *arrays)
-    return Propagation(edges.indptr, edges.sources, weights, edges.n_sources).gather(array(values))
+    return Weighted(edges.indptr, edges.sources, edges.n_sources, weights).gather(array(values))

@@ -2,8 +2,7 @@
 
 A `Direction` is one relation seen from the side that receives (targets) towards the side that gives
 (sources). For a training batch it is asked for a `Propagation`: the kept edges of just the rows the batch
-needs, with their weights. `multiply` is the differentiable product of a Propagation and a table of
-vectors: compiled kernels on the CPU, ordinary torch operations on any other device.
+needs, and how they are scaled.
 """
 
 from __future__ import annotations
@@ -21,68 +20,12 @@ from torch.nn.functional import normalize
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.graph import kernels
-from coheat.graph.parallel import balanced_ranges, even_ranges, run_ranges
+from coheat.graph.parallel import even_ranges, run_ranges
+from coheat.graph.propagation import Scaled, array, by_kernels, multiply, torch_product
 
 Mask = npt.NDArray[np.uint8]
 Weighting = Literal["symmetric", "mean"]
 Degrees = Literal["after", "before"]
-
-
-@dataclass(frozen=True)
-class Propagation:
-    """A sparse matrix (n_targets, n_sources) in CSR form, ready to multiply a table of vectors."""
-
-    indptr: Indices
-    sources: npt.NDArray[np.int32]
-    weights: npt.NDArray[np.float32]
-    n_sources: int
-
-    @staticmethod
-    def of(matrix: Sparse) -> Propagation:
-        """A matrix whose weights are already what they should be."""
-        weights = matrix.data.astype(np.float32)
-        return Propagation(
-            matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), weights, matrix.shape[1]
-        )
-
-    @staticmethod
-    def picking(rows: Indices, n_sources: int) -> Propagation:
-        """Target t is source rows[t]. Rows may repeat; their gradients are then added in a fixed order."""
-        indptr, weights = np.arange(len(rows) + 1, dtype=np.int64), np.ones(len(rows), dtype=np.float32)
-        return Propagation(indptr, rows.astype(np.int32), weights, n_sources)
-
-    @property
-    def n_targets(self) -> int:
-        return len(self.indptr) - 1
-
-    @cached_property
-    def row_ranges(self) -> Indices:
-        """How threads share the targets."""
-        return balanced_ranges(self.indptr)
-
-    @cached_property
-    def transposed(self) -> Propagation:
-        """The matrix from sources to targets; the backward pass gathers with it."""
-        indptr, targets, weights = kernels.transpose(self.indptr, self.sources, self.weights, self.n_sources)
-        return Propagation(indptr, targets, weights, self.n_targets)
-
-    def gather(self, x: npt.NDArray[np.float32]) -> Tensor:
-        """The product with x (n_sources, d) by compiled kernels, rows shared by threads."""
-        out = torch.empty(self.n_targets, x.shape[1])
-        run_ranges(kernels.gather, self.row_ranges, self.indptr, self.sources, self.weights, x, out.numpy())
-        return out
-
-    def on_needed_sources(self) -> tuple[Indices, Propagation]:
-        """The distinct sources that have an edge, and the same matrix with just these as columns."""
-        needed, renumbered = kernels.renumber(self.sources, self.n_sources)
-        return needed, Propagation(self.indptr, renumbered, self.weights, len(needed))
-
-    def dense(self) -> npt.NDArray[np.float32]:
-        """For tests and for reading: the matrix written out."""
-        matrix = np.zeros((self.n_targets, self.n_sources), dtype=np.float32)
-        rows = np.repeat(np.arange(self.n_targets), np.diff(self.indptr))
-        np.add.at(matrix, (rows, self.sources), self.weights)
-        return matrix
 
 
 def draw_mask(n: int, dropout: float, rng: np.random.Generator) -> Mask:
@@ -94,7 +37,7 @@ def draw_mask(n: int, dropout: float, rng: np.random.Generator) -> Mask:
     return mask
 
 
-Rowwise = tuple[Indices, Propagation]
+Rowwise = tuple[Indices, Scaled]
 """Some target rows, and the propagation to just these."""
 
 
@@ -108,41 +51,36 @@ class Direction:
         self.weighting = weighting
         self.all_rows = np.arange(self.n_targets, dtype=np.int64)
         self.everything = np.ones(len(self.sources), dtype=np.uint8)
+        self.ones = np.ones(self.n_sources, dtype=np.float32)
 
     def draw_mask(self, dropout: float, rng: np.random.Generator) -> Mask:
         """Keep each edge with probability 1 - dropout, independently."""
         return self.everything if dropout == 0 else draw_mask(len(self.sources), dropout, rng)
 
     @cached_property
-    def full(self) -> Propagation:
+    def full(self) -> Scaled:
         """All rows, no edge dropped: what evaluation and serving use."""
         return self.select(None, self.everything)
 
-    def select(self, rows: Indices | None, mask: Mask, degrees: Degrees = "after") -> Propagation:
+    def select(self, rows: Indices | None, mask: Mask, degrees: Degrees = "after") -> Scaled:
         """The chosen targets (all for None) without dropped edges, weighed by degrees after (or before) it.
 
         The degree of a source counts all of its kept edges, also those of targets not chosen, so that
         the chosen rows are exactly the rows of the whole dropped and normalised matrix.
         """
         rows = self.all_rows if rows is None else rows
-        indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-        ranges = even_ranges(len(rows), len(self.sources) // 8)
-        run_ranges(kernels.count_kept, ranges, rows, self.indptr, mask, indptr)
-        np.cumsum(indptr, out=indptr)
-        sources = np.empty(indptr[-1], dtype=np.int32)
-        run_ranges(kernels.compact, ranges, rows, self.indptr, self.sources, mask, indptr, sources)
-        target_degrees = np.diff(indptr if degrees == "after" else self.indptr)
-        if degrees == "before":
-            target_degrees = target_degrees[rows]
-        weights = np.empty(len(sources), dtype=np.float32)
-        ranges = even_ranges(len(rows), len(sources) // 8)
+        whole_degrees = self.indptr[rows + 1] - self.indptr[rows]
+        indptr = np.empty(len(rows) + 1, dtype=np.int64)
+        sources = np.empty(int(whole_degrees.sum()) + 1, dtype=np.int32)
+        kernels.compact(rows, self.indptr, self.sources, mask, indptr, sources)
+        target_degrees = np.diff(indptr) if degrees == "after" else whole_degrees
         if self.weighting == "mean":
-            run_ranges(kernels.weigh_mean, ranges, indptr, target_degrees, weights)
+            scales = kernels.inverses(target_degrees), self.ones
         else:
             counted = mask if degrees == "after" else self.everything
-            factors = kernels.source_factors(self.sources, counted, self.n_sources)
-            run_ranges(kernels.weigh_symmetric, ranges, indptr, sources, target_degrees, factors, weights)
-        return Propagation(indptr, sources, weights, self.n_sources)
+            source_degrees = kernels.source_degrees(self.sources, counted, self.n_sources)
+            scales = kernels.inverse_roots(target_degrees), kernels.inverse_roots(source_degrees)
+        return Scaled(indptr, sources[: indptr[-1]], self.n_sources, *scales)
 
 
 @dataclass(frozen=True)
@@ -154,7 +92,7 @@ class Selection:
 
     left: Rowwise
     right: Rowwise
-    whole: tuple[Propagation, Propagation] | None
+    whole: tuple[Scaled, Scaled] | None
 
 
 class BipartiteGraph:
@@ -199,19 +137,6 @@ class BipartiteGraph:
         return Selection((self.left.all_rows, left), (self.right.all_rows, right), (left, right))
 
 
-class _KernelProduct(torch.autograd.Function):
-    """propagation @ x with compiled kernels."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, propagation: Propagation) -> Tensor:
-        ctx.propagation = propagation
-        return propagation.gather(array(x))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.propagation.transposed.gather(array(gradients[0])), None
-
-
 class _KernelConvolution(torch.autograd.Function):
     """Both sides' `convolve` in one function, so that each table gets its whole gradient in one array."""
 
@@ -224,7 +149,7 @@ class _KernelConvolution(torch.autograd.Function):
         outputs = []
         for side, (rows, p) in enumerate(ctx.sides):
             out, lengths = torch.empty(p.n_targets, left.shape[1]), np.empty(p.n_targets, dtype=np.float32)
-            edges = rows, p.indptr, p.sources, p.weights
+            edges = rows, p.indptr, p.sources, p.target_scales, p.source_scales
             vectors = tables[side], tables[1 - side], ctx.scale, out.numpy(), lengths
             run_ranges(kernels.convolve, p.row_ranges, *edges, *vectors)
             outputs.append(out)
@@ -235,47 +160,23 @@ class _KernelConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """A table's gradient: what its rows passed on to the other side, plus what came to its own rows."""
-        left, right, *outputs = (array(tensor) for tensor in ctx.saved_tensors)
-        arrays = [array(gradient) for gradient in gradients]
+        *tables, left, right = (array(tensor) for tensor in ctx.saved_tensors)
+        direct = [array(gradient) for gradient in gradients]
+        messages = []
+        for side, ((rows, p), out) in enumerate(zip(ctx.sides, (left, right), strict=True)):
+            message = np.empty_like(direct[side])
+            forward = rows, p.target_scales, tables[side], ctx.scale, out, ctx.lengths[side]
+            run_ranges(kernels.convolve_backward, even_ranges(len(rows)), *forward, direct[side], message)
+            messages.append(message)
         found = []
-        for side, (rows, p) in enumerate(ctx.sides):
-            message = np.empty_like(arrays[side])
-            forward = (left, right)[side], ctx.scale, outputs[side], ctx.lengths[side]
-            ranges = even_ranges(len(rows))
-            run_ranges(kernels.convolve_backward, ranges, rows, *forward, arrays[side], message)
-            found.append(p.transposed.gather(message))
-        to_right, to_left = found  # messages to the left side's rows came from the right table
-        for (rows, _), direct, table in zip(ctx.sides, arrays, (to_left, to_right), strict=True):
-            run_ranges(kernels.add_rows, even_ranges(len(rows)), rows, direct, table.numpy())
-        return to_left, to_right, None, None, None
-
-
-def array(x: Tensor) -> npt.NDArray[np.float32]:
-    """The numbers of a tensor, for a kernel."""
-    numbers: npt.NDArray[np.float32] = x.detach().contiguous().numpy()
-    return numbers
-
-
-def by_kernels(x: Tensor) -> bool:
-    """Whether the compiled kernels can work on this tensor."""
-    return x.device.type == "cpu" and x.dtype == torch.float32
-
-
-def torch_product(x: Tensor, propagation: Propagation) -> Tensor:
-    """propagation @ x in ordinary torch operations, for devices the kernels do not reach."""
-    p = propagation
-    targets = torch.from_numpy(np.repeat(np.arange(p.n_targets), np.diff(p.indptr))).to(x.device)
-    sources = torch.from_numpy(p.sources.astype(np.int64)).to(x.device)
-    messages = x[sources] * torch.from_numpy(p.weights).to(x.device, x.dtype)[:, None]
-    return x.new_zeros(p.n_targets, x.shape[1]).index_add(0, targets, messages)
-
-
-def multiply(x: Tensor, propagation: Propagation) -> Tensor:
-    """propagation @ x (n_targets, d), differentiable in x."""
-    if not by_kernels(x):
-        return torch_product(x, propagation)
-    product: Tensor = _KernelProduct.apply(x, propagation)  # type: ignore[no-untyped-call]
-    return product
+        for side, table in enumerate(tables):
+            (rows, _), (_, p) = ctx.sides[side], ctx.sides[1 - side]
+            gradient, back = torch.empty(table.shape), p.transposed
+            own = direct[side], kernels.places(rows, len(table))
+            edges = back.indptr, back.sources, back.target_scales, messages[1 - side]
+            run_ranges(kernels.collect, back.row_ranges, *edges, *own, gradient.numpy())
+            found.append(gradient)
+        return found[0], found[1], None, None, None
 
 
 def torch_convolution(

@@ -11,6 +11,11 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from coheat.graph.ahead import fetch_row
+
+AHEAD = 16
+"""Edges between asking for a row and using it: enough for the row to arrive, few enough for it to stay."""
+
 compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
 
 
@@ -38,58 +43,55 @@ def draw_mask(start, stop, low_key, high_key, threshold, mask):
 
 
 @compiled
-def source_factors(sources, mask, n_sources):
-    """1 / sqrt(number of kept edges that leave the source), for every source; 1 where there are none."""
+def source_degrees(sources, mask, n_sources):
+    """Number of kept edges that leave each source."""
     degrees = np.zeros(n_sources, np.int32)
     for e in range(len(sources)):
         degrees[sources[e]] += mask[e]
-    factors = np.empty(n_sources, np.float32)
-    for s in range(n_sources):
-        factors[s] = np.float32(1.0) / np.sqrt(np.float32(max(degrees[s], 1)))
-    return factors
+    return degrees
 
 
 @compiled
-def count_kept(start, stop, rows, indptr, mask, kept):
-    """kept[r + 1] = number of kept edges of target rows[r]."""
-    for r in range(start, stop):
-        count = 0
-        for e in range(indptr[rows[r]], indptr[rows[r] + 1]):
-            count += mask[e]
-        kept[r + 1] = count
+def inverse_roots(degrees):
+    """1 / sqrt(degree), and 1 where there is none."""
+    scales = np.empty(len(degrees), np.float32)
+    for n in range(len(degrees)):
+        scales[n] = np.float32(1.0) / np.sqrt(np.float32(max(degrees[n], 1)))
+    return scales
 
 
 @compiled
-def compact(start, stop, rows, indptr, sources, mask, new_indptr, new_sources):
-    """Copy the kept edges of the chosen targets to one dense list.
+def inverses(degrees):
+    """1 / degree, and 1 where there is none."""
+    scales = np.empty(len(degrees), np.float32)
+    for n in range(len(degrees)):
+        scales[n] = np.float32(1.0) / np.float32(max(degrees[n], 1))
+    return scales
+
+
+@compiled
+def places(rows, n):
+    """For each number below n, where it stands in `rows`; -1 where it does not."""
+    found = np.full(n, -1, np.int32)
+    for place in range(len(rows)):
+        found[rows[place]] = place
+    return found
+
+
+@compiled
+def compact(rows, indptr, sources, mask, new_indptr, new_sources):
+    """Copy the kept edges of the chosen targets to one dense list, and note where each target's begin.
 
     Every edge is written and the place moves on only where it stays: a branch on the mask would be guessed
-    wrong half of the time.
+    wrong half of the time. So `new_sources` has to have room for one more edge than stay.
     """
-    for r in range(start, stop):
-        place, end = new_indptr[r], new_indptr[r + 1]
-        e = indptr[rows[r]]
-        while place < end:
+    place = 0
+    for r in range(len(rows)):
+        new_indptr[r] = place
+        for e in range(indptr[rows[r]], indptr[rows[r] + 1]):
             new_sources[place] = sources[e]
             place += mask[e]
-            e += 1
-
-
-@compiled
-def weigh_symmetric(start, stop, indptr, sources, target_degrees, source_factors, weights):
-    """weights[e] = 1 / sqrt(degree of target * degree of source), with 1 / sqrt(degree of source) given."""
-    for r in range(start, stop):
-        factor = np.float32(1.0) / np.sqrt(np.float32(max(target_degrees[r], 1)))
-        for e in range(indptr[r], indptr[r + 1]):
-            weights[e] = factor * source_factors[sources[e]]
-
-
-@compiled
-def weigh_mean(start, stop, indptr, target_degrees, weights):
-    """weights[e] = 1 / degree of target."""
-    for r in range(start, stop):
-        for e in range(indptr[r], indptr[r + 1]):
-            weights[e] = np.float32(1.0) / np.float32(target_degrees[r])
+    new_indptr[len(rows)] = place
 
 
 @compiled
@@ -129,18 +131,21 @@ def distinct(ids, n):
 @compiled
 def gather(start, stop, indptr, sources, weights, x, out):
     """out[t] = sum over edges of weight * x[source]; four edges at a time spare loads of out."""
-    width = x.shape[1]
+    width, last = x.shape[1], len(sources) - 1
     for t in range(start, stop):
         row = out[t]
         row[:] = 0
         e, end = indptr[t], indptr[t + 1]
         while e + 4 <= end:
+            for later in range(e + AHEAD, e + AHEAD + 4):
+                fetch_row(x, sources[min(later, last)])
             a, b, c, d = x[sources[e]], x[sources[e + 1]], x[sources[e + 2]], x[sources[e + 3]]
             wa, wb, wc, wd = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
             for j in range(width):
                 row[j] += wa * a[j] + wb * b[j] + wc * c[j] + wd * d[j]
             e += 4
         while e < end:
+            fetch_row(x, sources[min(e + AHEAD, last)])
             a, wa = x[sources[e]], weights[e]
             for j in range(width):
                 row[j] += wa * a[j]
@@ -148,21 +153,75 @@ def gather(start, stop, indptr, sources, weights, x, out):
 
 
 @compiled
-def convolve(start, stop, rows, indptr, sources, weights, base, x, scale, out, lengths):
-    """out[t] = base[rows[t]] + p / |p|, where p = sum over edges of weight * x[source]; lengths[t] = |p|.
+def _sum_scaled(e, end, sources, scales, x, row):
+    """row = sum over edges e to end of scales[source] * x[source]; otherwise as `gather`."""
+    width, last = x.shape[1], len(sources) - 1
+    row[:] = 0
+    while e + 4 <= end:
+        for later in range(e + AHEAD, e + AHEAD + 4):
+            fetch_row(x, sources[min(later, last)])
+        s, t, u, v = sources[e], sources[e + 1], sources[e + 2], sources[e + 3]
+        a, b, c, d = x[s], x[t], x[u], x[v]
+        wa, wb, wc, wd = scales[s], scales[t], scales[u], scales[v]
+        for j in range(width):
+            row[j] += wa * a[j] + wb * b[j] + wc * c[j] + wd * d[j]
+        e += 4
+    while e < end:
+        fetch_row(x, sources[min(e + AHEAD, last)])
+        a, wa = x[sources[e]], scales[sources[e]]
+        for j in range(width):
+            row[j] += wa * a[j]
+        e += 1
+
+
+@compiled
+def _sum_plain(e, end, sources, x, row):
+    """row = sum over edges e to end of x[source]; otherwise as `gather`."""
+    width, last = x.shape[1], len(sources) - 1
+    row[:] = 0
+    while e + 4 <= end:
+        for later in range(e + AHEAD, e + AHEAD + 4):
+            fetch_row(x, sources[min(later, last)])
+        a, b, c, d = x[sources[e]], x[sources[e + 1]], x[sources[e + 2]], x[sources[e + 3]]
+        for j in range(width):
+            row[j] += a[j] + b[j] + c[j] + d[j]
+        e += 4
+    while e < end:
+        fetch_row(x, sources[min(e + AHEAD, last)])
+        a = x[sources[e]]
+        for j in range(width):
+            row[j] += a[j]
+        e += 1
+
+
+@compiled
+def gather_scaled(start, stop, indptr, sources, target_scales, source_scales, x, out):
+    """out[t] = target_scales[t] * sum over edges of source_scales[source] * x[source]."""
+    width = x.shape[1]
+    for t in range(start, stop):
+        row, scale = out[t], target_scales[t]
+        _sum_scaled(indptr[t], indptr[t + 1], sources, source_scales, x, row)
+        for j in range(width):
+            row[j] *= scale
+
+
+@compiled
+def convolve(start, stop, rows, indptr, sources, target_scales, source_scales, base, x, scale, out, lengths):
+    """out[t] = base[rows[t]] + p / |p|, where p is the sum of `gather_scaled`; lengths[t] = |p|.
 
     With a `scale` above 0 the sum is scaled by it instead, without normalising. A zero sum adds nothing.
     """
     width = x.shape[1]
-    gather(start, stop, indptr, sources, weights, x, out)
     for t in range(start, stop):
+        fetch_row(base, rows[min(t + 1, stop - 1)])
         row, own = out[t], base[rows[t]]
+        _sum_scaled(indptr[t], indptr[t + 1], sources, source_scales, x, row)
         total = np.float32(0.0)
         for j in range(width):
             total += row[j] * row[j]
         length = np.sqrt(total)
-        lengths[t] = length
-        factor = scale
+        lengths[t] = target_scales[t] * length
+        factor = scale * target_scales[t]
         if scale == 0 and length > 0:
             factor = np.float32(1.0) / length
         for j in range(width):
@@ -170,17 +229,18 @@ def convolve(start, stop, rows, indptr, sources, weights, base, x, scale, out, l
 
 
 @compiled
-def convolve_backward(start, stop, rows, base, scale, out, lengths, gradient, message):
-    """message[t] = gradient of the sum p in `convolve`, which goes on to the sources.
+def convolve_backward(start, stop, rows, target_scales, base, scale, out, lengths, gradient, message):
+    """message[t] = what goes back over each edge of `convolve`, but for the scale of its source.
 
     A normalised row u = p / |p| passes (g - u <u, g>) / |p| on to p; u is the row without its base.
     """
     width = gradient.shape[1]
     for t in range(start, stop):
+        fetch_row(base, rows[min(t + 4, stop - 1)])
         g, own, full, to_sum = gradient[t], base[rows[t]], out[t], message[t]
-        inner, factor = np.float32(0.0), scale
+        inner, factor = np.float32(0.0), scale * target_scales[t]
         if scale == 0 and lengths[t] > 0:
-            factor = np.float32(1.0) / lengths[t]
+            factor = target_scales[t] / lengths[t]
             for j in range(width):
                 inner += (full[j] - own[j]) * g[j]
         for j in range(width):
@@ -188,13 +248,19 @@ def convolve_backward(start, stop, rows, base, scale, out, lengths, gradient, me
 
 
 @compiled
-def add_rows(start, stop, rows, x, out):
-    """out[rows[t]] += x[t]; no row stands twice, so that threads never meet."""
+def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, out):
+    """out[t] = target_scales[t] * sum over edges of x[source], plus direct[direct_at[t]] (none at -1)."""
     width = x.shape[1]
     for t in range(start, stop):
-        target, row = out[rows[t]], x[t]
-        for j in range(width):
-            target[j] += row[j]
+        row, scale = out[t], target_scales[t]
+        _sum_plain(indptr[t], indptr[t + 1], sources, x, row)
+        if direct_at[t] >= 0:
+            own = direct[direct_at[t]]
+            for j in range(width):
+                row[j] = row[j] * scale + own[j]
+        else:
+            for j in range(width):
+                row[j] *= scale
 
 
 @compiled
@@ -306,22 +372,31 @@ def softmax_rows_backward(start, stop, indptr, weights, gradient, found):
 
 
 @compiled
-def transpose(indptr, sources, weights, n_sources):
-    """The same edges grouped by source: for each, its targets and weights (a counting sort)."""
-    new_indptr = np.zeros(n_sources + 1, np.int64)
+def transpose(indptr, sources, n_sources):
+    """The same edges grouped by source (a counting sort): where each source's begin, and their targets."""
+    place = np.zeros(n_sources + 1, np.int32)
     for e in range(len(sources)):
-        new_indptr[sources[e] + 1] += 1
+        place[sources[e] + 1] += 1
     for s in range(n_sources):
-        new_indptr[s + 1] += new_indptr[s]
-    place = new_indptr[:-1].copy()
-    targets, new_weights = np.empty(len(sources), np.int32), np.empty(len(sources), np.float32)
+        place[s + 1] += place[s]
+    new_indptr = place.astype(np.int64)
+    targets = np.empty(len(sources), np.int32)
     for t in range(len(indptr) - 1):
         for e in range(indptr[t], indptr[t + 1]):
             at = place[sources[e]]
             targets[at] = t
-            new_weights[at] = weights[e]
             place[sources[e]] = at + 1
-    return new_indptr, targets, new_weights
+    return new_indptr, targets
+
+
+@compiled
+def transpose_weights(sources, weights, new_indptr):
+    """The edges' weights in the order of `transpose`."""
+    place, new_weights = new_indptr[:-1].copy(), np.empty(len(weights), np.float32)
+    for e in range(len(sources)):
+        new_weights[place[sources[e]]] = weights[e]
+        place[sources[e]] += 1
+    return new_weights
 
 
 @compiled
@@ -349,34 +424,3 @@ def dot_rows_backward(start, stop, x, y, x_at, y_at, gradient, x_grad, y_grad):
         for j in range(stop - start):
             a_grad[j] += w * b[j]
             b_grad[j] += w * a[j]
-
-
-@compiled
-def weighted_exponentials(start, stop, gram, squares, counts, totals):
-    """In place: gram[r, s] -> c_r c_s exp(4 gram - 2 |x_r|^2 - 2 |x_s|^2) for pairs r < s, else 0.
-
-    Row r of the block and column r are the same element of the set; totals[r] is the row's sum. Lengths are
-    0 or 1, so t = -2 |x_r - x_s|^2 lies in [-8, 0]: exp(t) is the eighth power of a polynomial in t / 8
-    (relative error below 3e-6), which the compiler vectorises, as it cannot a call of exp.
-    """
-    for r in range(start, stop):
-        gram[r, : r + 1] = 0
-        row, others, multiples = gram[r, r + 1 :], squares[r + 1 :], counts[r + 1 :]
-        own, count, total = squares[r], counts[r], np.float32(0.0)
-        for s in range(len(row)):
-            x = np.float32(0.5) * row[s] - np.float32(0.25) * (own + others[s])
-            power = np.float32(0.00011933035)
-            power = power * x + np.float32(0.001268093)
-            power = power * x + np.float32(0.0082329661)
-            power = power * x + np.float32(0.041619919)
-            power = power * x + np.float32(0.16665496)
-            power = power * x + np.float32(0.49999863)
-            power = power * x + np.float32(0.99999994)
-            power = power * x + np.float32(1)
-            power *= power
-            power *= power
-            power *= power
-            value = power * count * multiples[s]
-            row[s] = value
-            total += value
-        totals[r] = total

@@ -32,8 +32,9 @@ from torch import Tensor
 
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, contains, draw_overlapping, triples
-from coheat.graph.bipartite import Direction, Propagation, multiply
+from coheat.graph.bipartite import Direction
 from coheat.graph.fused import unit_rows
+from coheat.graph.propagation import Propagation, multiply
 from coheat.graph.weighted import closest_rows
 from coheat.losses import bpr
 from coheat.models.base import ModelConfig, Vectors

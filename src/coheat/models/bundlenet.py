@@ -27,7 +27,8 @@ from torch.nn.functional import leaky_relu
 
 from coheat.data.dataset import BundleData, pairs
 from coheat.data.sampling import Triples
-from coheat.graph.bipartite import Direction, Propagation, multiply
+from coheat.graph.bipartite import Direction
+from coheat.graph.propagation import Propagation, multiply
 from coheat.losses import bpr
 from coheat.models.base import ModelConfig, Vectors
 from coheat.models.layers import pair_scores, tables, warm_rows

@@ -36,7 +36,8 @@ from torch.nn.functional import leaky_relu, normalize
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import draw_negatives, triples
 from coheat.graph import kernels
-from coheat.graph.bipartite import Direction, multiply
+from coheat.graph.bipartite import Direction
+from coheat.graph.propagation import multiply
 from coheat.losses import bpr, dot_rows, sampled_softmax
 from coheat.models.base import Model, ModelConfig, Vectors
 from coheat.models.layers import linear, pick, tables, tensors, where_warm

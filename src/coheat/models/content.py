@@ -15,7 +15,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coheat.data.dataset import BundleData, Indices
-from coheat.graph.bipartite import Direction, multiply
+from coheat.graph.bipartite import Direction
+from coheat.graph.propagation import multiply
 from coheat.models.base import ModelConfig
 from coheat.models.layers import pick
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, triples
 from coheat.graph.attention import attend, attend_by_source
-from coheat.graph.bipartite import Propagation, multiply
+from coheat.graph.propagation import Propagation, Scaled, Weighted, multiply
 from coheat.losses import bpr, dot_rows
 from coheat.models.base import ModelConfig, Vectors
 from coheat.models.layers import both_pairs, dropout, linear, table, tables, tensors, warm_rows
@@ -98,11 +98,11 @@ class DAM(PreparingModel):
         drawn, task = batch
         users, others = both_pairs(drawn)
         n_others = self.data.n_bundles if task == "bundles" else self.data.n_items
-        picked_users = for_gradients(Propagation.picking(users, self.data.n_users))
-        picked_others = for_gradients(Propagation.picking(others, n_others))
+        picked_users = for_gradients(Scaled.picking(users, self.data.n_users))
+        picked_others = for_gradients(Scaled.picking(others, n_others))
         if task == "items":
             return Batch(picked_users, picked_others)
-        items = Propagation.of(self.data.bundle_item[others])
+        items = Weighted.of(self.data.bundle_item[others])
         ends = np.repeat(users, np.diff(items.indptr)), items.sources.astype(np.int64)
         return Batch(picked_users, picked_others, items, tensors(self.users.device, *ends))
 
@@ -126,7 +126,7 @@ class DAM(PreparingModel):
 
         Of the first layer, W_u e_u + W_v e_b + W_v (sum of alpha e_i), the first two parts are computed once.
         """
-        width, edges = self.config.embedding_size, Propagation.of(self.data.bundle_item)
+        width, edges = self.config.embedding_size, Weighted.of(self.data.bundle_item)
         first, second = (layer for layer in self.hidden if isinstance(layer, nn.Linear))
         with torch.no_grad():
             of_users = self.users @ first.weight[:, :width].t() + first.bias

@@ -17,8 +17,8 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from coheat.data.dataset import Indices, Sparse
-from coheat.graph.bipartite import Propagation, multiply
 from coheat.graph.fused import grow, unit_rows
+from coheat.graph.propagation import Propagation, Weighted, multiply
 from coheat.graph.weighted import normalised
 from coheat.models.layers import linear, pick
 from coheat.models.preparing import for_gradients
@@ -42,14 +42,14 @@ class GrowingLayers(nn.Module):
         self.n_users = having.shape[0]
         own = sparse.eye_array(self.n_users, dtype=np.float32)
         self.graph = normalised(sparse.block_array([[own, having], [having.T, joined]]).tocsr())
-        self.whole = Propagation.of(self.graph)
+        self.whole = Weighted.of(self.graph)
         self.transforms = nn.ModuleList(linear((k + 1) * width, width, generator) for k in range(n_layers))
 
     def nodes(self, users: Indices, things: Indices) -> Indices:
         return np.concatenate([users, self.n_users + things])
 
     def select(self, users: Indices, things: Indices) -> Selected:
-        last = Propagation.of(self.graph[self.nodes(users, things)])
+        last = Weighted.of(self.graph[self.nodes(users, things)])
         return Selected(users, things, for_gradients(last))
 
     def forward(

@@ -31,7 +31,8 @@ from torch import Tensor
 from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
-from coheat.graph.bipartite import Propagation, Selection, layers, multiply
+from coheat.graph.bipartite import Selection, layers
+from coheat.graph.propagation import Propagation, multiply
 from coheat.losses import bpr
 from coheat.models.contrast import Candidates, contrast
 from coheat.models.layers import both_pairs, pair_scores

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coheat.graph.bipartite import Propagation
 from coheat.graph.prefetch import prefetched
+from coheat.graph.propagation import Propagation
 from coheat.models.base import Model
 
 

@@ -27,12 +27,11 @@ from coheat.graph.bipartite import (
     BipartiteGraph,
     Direction,
     Mask,
-    Propagation,
     Selection,
     layers,
     light_gcn,
-    multiply,
 )
+from coheat.graph.propagation import Propagation, multiply
 from coheat.losses import dot_rows
 from coheat.models.base import ModelConfig, Progress, TwoViews, Vectors
 from coheat.models.layers import tables

@@ -1,0 +1,203 @@
+"""Sums over all pairs of rows of a table, tile by tile, so that every tile stays in the innermost cache.
+
+For each pair of rows a product of vectors is followed by an exponential and by two more products for the
+gradient. Libraries of matrix products would write each result to memory, where the next step reads it again.
+"""
+
+# numba functions carry no types that mypy could use
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from coheat.graph.kernels import compiled
+
+Floats = npt.NDArray[np.float32]
+
+ROWS, LANES, VECTORS = 6, 8, 2
+"""Of the small products: 6 x 16 sums are what the registers of a processor hold beside their factors."""
+
+COLUMNS = LANES * VECTORS
+HIGH, WIDE = 48, 96
+"""Rows and columns of a tile: multiples of ROWS and of COLUMNS."""
+
+
+def _small_product(adds: bool) -> Any:
+    """A function for compiled code: c (ROWS x COLUMNS) = a (ROWS x depth) times b (depth x COLUMNS).
+
+    The matrices lie in flat arrays of floats, given by where they begin (`_at`) and how far it is from row to
+    row (`_row`) or, in a, from column to column (`a_step`). With `adds`, the product is added to c.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def product(_typing: Any, a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kinds = signature.args
+            vector, flags = ir.VectorType(ir.FloatType(), LANES), ("contract",)
+            size = ir.IntType(64)
+
+            def start(which: int) -> Any:
+                return context.make_array(kinds[which])(context, builder, arguments[which]).data
+
+            def number(which: int) -> Any:
+                return context.cast(builder, arguments[which], kinds[which], types.int64)
+
+            def constant(value: int) -> Any:
+                return ir.Constant(size, value)
+
+            def vector_at(pointer: Any, place: Any) -> Any:
+                return builder.bitcast(builder.gep(pointer, [place]), vector.as_pointer())
+
+            a_start, b_start, c_start = start(0), start(4), start(7)
+            a_at, a_row, a_step, b_at, b_row = (number(which) for which in (1, 2, 3, 5, 6))
+            c_at, c_row, depth = number(8), number(9), number(10)
+            zero, nothing = ir.Constant(vector, [0.0] * LANES), ir.Constant(vector, ir.Undefined)
+            all_first = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+            before = builder.block
+            loop, after = builder.append_basic_block("product"), builder.append_basic_block("store")
+            builder.branch(loop)
+
+            builder.position_at_end(loop)
+            k = builder.phi(size)
+            k.add_incoming(constant(0), before)
+            sums = [builder.phi(vector) for _ in range(ROWS * VECTORS)]
+            for value in sums:
+                value.add_incoming(zero, before)
+            b_place = builder.add(b_at, builder.mul(k, b_row))
+            b_parts = [
+                builder.load(vector_at(b_start, builder.add(b_place, constant(part * LANES))), align=4)
+                for part in range(VECTORS)
+            ]
+            a_place, new = builder.add(a_at, builder.mul(k, a_step)), []
+            for row in range(ROWS):
+                place = builder.add(a_place, builder.mul(constant(row), a_row))
+                single = builder.load(builder.gep(a_start, [place]))
+                first = builder.insert_element(nothing, single, constant(0))
+                repeated = builder.shuffle_vector(first, nothing, all_first)
+                for part in range(VECTORS):
+                    term = builder.fmul(repeated, b_parts[part], flags=flags)
+                    new.append(builder.fadd(sums[row * VECTORS + part], term, flags=flags))
+            for value, following in zip(sums, new, strict=True):
+                value.add_incoming(following, loop)
+            following_k = builder.add(k, constant(1))
+            k.add_incoming(following_k, loop)
+            builder.cbranch(builder.icmp_signed("<", following_k, depth), loop, after)
+
+            builder.position_at_end(after)
+            for row in range(ROWS):
+                for part in range(VECTORS):
+                    place = builder.add(c_at, builder.mul(constant(row), c_row))
+                    target = vector_at(c_start, builder.add(place, constant(part * LANES)))
+                    value = new[row * VECTORS + part]
+                    if adds:
+                        value = builder.fadd(value, builder.load(target, align=4), flags=flags)
+                    builder.store(value, target, align=4)
+            return context.get_dummy_value()
+
+        return types.void(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth), generate
+
+    return product
+
+
+_put_product = _small_product(adds=False)
+_add_product = _small_product(adds=True)
+
+
+@compiled
+def _exponentials(e):
+    """In place: e -> exp(4 e - 4), for e in [-1, 1].
+
+    The exponent t lies in [-8, 0], so that exp(t) is the eighth power of a polynomial in t / 8, with a
+    relative error below 3e-6, which the compiler vectorises, as it cannot a call of exp.
+    """
+    for n in range(len(e)):
+        x = np.float32(0.5) * e[n] - np.float32(0.5)
+        square = x * x
+        # The polynomial's terms in pairs, which do not wait for each other.
+        power = (np.float32(1) + np.float32(0.99999994) * x) + (
+            np.float32(0.49999863) + np.float32(0.16665496) * x
+        ) * square
+        power += (
+            (np.float32(0.041619919) + np.float32(0.0082329661) * x)
+            + (np.float32(0.001268093) + np.float32(0.00011933035) * x) * square
+        ) * (square * square)
+        power *= power
+        power *= power
+        power *= power
+        e[n] = power
+
+
+@compiled
+def _weighted_sum(e, row_factors, column_factors):
+    """Sum of e (rows x columns) times the factor of its row and of its column."""
+    total, columns = 0.0, len(column_factors)
+    for r in range(len(row_factors)):
+        row, sum_of_row = e[r * columns : (r + 1) * columns], np.float32(0.0)
+        for s in range(columns):
+            sum_of_row += row[s] * column_factors[s]
+        total += row_factors[r] * sum_of_row
+    return total
+
+
+def pair_exponentials(x: Floats, factors: Floats) -> tuple[float, Floats]:
+    """S, the sum over pairs r < s of E_rs, and (n, d) for each row r of x the sum over s of E_rs x_s.
+
+    E_rs = factors[r] factors[s] exp(4 <x_r, x_s> - 4), for rows (n, d) of length 1 or less.
+    """
+    # Rows and columns of zeros fill the tiles up; the rows' factors are 0 as well.
+    (n, d), height = x.shape, -(-len(x) // HIGH) * HIGH + HIGH
+    filled = np.zeros((height, -(-d // COLUMNS) * COLUMNS), dtype=np.float32)
+    filled[:n, :d] = x
+    weights = np.zeros((height, 1), dtype=np.float32)
+    weights[:n, 0] = factors
+    panels = filled.reshape(-1, COLUMNS, filled.shape[1]).transpose(0, 2, 1)
+    sums = np.zeros_like(filled)
+    tables = filled, np.ascontiguousarray(panels), filled * weights
+    total = _pairs(*(table.ravel() for table in tables), weights.ravel(), sums.ravel())
+    return total, (sums * weights)[:n, :d]
+
+
+@compiled
+def _pairs(x, panels, scaled, factors, sums):
+    """S of `pair_exponentials`, and in `sums` (zeros) the rows' sums, yet to be multiplied by their factors.
+
+    All arrays are flat. x has a row for each factor; `panels` holds it transposed, in strips of COLUMNS rows;
+    `scaled` is x times the factors.
+    """
+    n = len(factors)
+    width = len(x) // n
+    e, total = np.empty(HIGH * WIDE, np.float32), 0.0
+    for left in range(0, n - HIGH, HIGH):
+        for right in range(left, n - HIGH, WIDE):
+            for r in range(0, HIGH, ROWS):
+                for s in range(0, WIDE, COLUMNS):
+                    _put_product(
+                        x, (left + r) * width, width, 1,
+                        panels, (right + s) * width, COLUMNS,
+                        e, r * WIDE + s, WIDE, width,
+                    )  # fmt: skip
+            _exponentials(e)
+            if left == right:
+                for r in range(HIGH):
+                    e[r * WIDE : r * WIDE + r + 1] = 0
+            total += _weighted_sum(e, factors[left : left + HIGH], factors[right : right + WIDE])
+            for j in range(0, width, COLUMNS):
+                for r in range(0, HIGH, ROWS):
+                    _add_product(
+                        e, r * WIDE, WIDE, 1,
+                        scaled, right * width + j, width,
+                        sums, (left + r) * width + j, width, WIDE,
+                    )  # fmt: skip
+                for s in range(0, WIDE, ROWS):
+                    _add_product(
+                        e, s, 1, WIDE,
+                        scaled, left * width + j, width,
+                        sums, (right + s) * width + j, width, HIGH,
+                    )  # fmt: skip
+    return total
