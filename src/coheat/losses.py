@@ -71,7 +71,7 @@ def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     -2 |x - y|^2 = 4<x, y> - 2|x|^2 - 2|y|^2: a matrix product, then an exponential. (Rows have length 1, or 0
     for a bundle that lost all its items.) With E_rs the exponential of the pair times both counts and S the
     sum over pairs r < s, the loss is log(S / number of pairs), and its gradient in row r is
-    4 / S * sum_s E_rs x_s, leaving out what points along x_r itself: `normalize`, which made x, does not
+    4 / S * sum_s E_rs x_s, leaving out what points along x_r itself: `unit_rows`, which made x, does not
     pass that on.
     """
     factors = counts * torch.exp(2 - 2 * x.square().sum(1))  # E_rs = both factors * exp(4 <x, y> - 4)
@@ -106,7 +106,7 @@ class _DotRows(torch.autograd.Function):
         ctx.save_for_backward(x, y, x_at, y_at)
         out = torch.empty(len(x_at))
         arrays = [tensor.detach().contiguous().numpy() for tensor in (x, y, x_at, y_at)]
-        run_ranges(kernels.dot_rows, even_ranges(len(out)), *arrays, out.numpy())
+        run_ranges(kernels.dot_rows, even_ranges(len(out), 4 * len(out)), *arrays, out.numpy())
         return out
 
     @staticmethod
@@ -114,7 +114,7 @@ class _DotRows(torch.autograd.Function):
         x, y, x_at, y_at = ctx.saved_tensors
         found = torch.zeros_like(x), torch.zeros_like(y)
         arrays = [tensor.contiguous().numpy() for tensor in (x, y, x_at, y_at, gradients[0], *found)]
-        run_ranges(kernels.dot_rows_backward, even_ranges(x.shape[1], 2 * len(x_at)), *arrays)
+        run_ranges(kernels.dot_rows_backward, even_ranges(x.shape[1], 8 * len(x_at)), *arrays)
         return *found, None, None
 
 
@@ -129,7 +129,7 @@ def dot_rows(x: Tensor, y: Tensor, x_at: Tensor, y_at: Tensor) -> Tensor:
 def uniformity(sets: list[tuple[Tensor, Tensor]]) -> Tensor:
     """For each set: log of the mean of exp(-2 |x_i - x_j|^2) over distinct pairs of its rows.
 
-    A set is (x, counts): the distinct rows x (n, d) of a batch, made by `normalize`, and how often each
+    A set is (x, counts): the distinct rows x (n, d) of a batch, made by `unit_rows`, and how often each
     stands in the batch. A set of one has no pairs and no uniformity: 0.
     """
     counted = [(x, c) for x, c in sets if len(c) > 1 or c.sum() > 1]

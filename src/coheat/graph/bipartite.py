@@ -33,7 +33,7 @@ def draw_mask(n: int, dropout: float, rng: np.random.Generator) -> Mask:
     low, high = rng.integers(2**32, size=2, dtype=np.uint32)
     mask = np.empty(n, dtype=np.uint8)
     threshold = np.uint32(round(dropout * 2**32))
-    run_ranges(kernels.draw_mask, even_ranges(n, n // 16), low, high, threshold, mask)
+    kernels.draw_mask(0, n, low, high, threshold, mask)
     return mask
 
 
@@ -166,7 +166,13 @@ class _KernelConvolution(torch.autograd.Function):
         for side, ((rows, p), out) in enumerate(zip(ctx.sides, (left, right), strict=True)):
             message = np.empty_like(direct[side])
             forward = rows, p.target_scales, tables[side], ctx.scale, out, ctx.lengths[side]
-            run_ranges(kernels.convolve_backward, even_ranges(len(rows)), *forward, direct[side], message)
+            run_ranges(
+                kernels.convolve_backward,
+                even_ranges(len(rows), 8 * len(rows)),
+                *forward,
+                direct[side],
+                message,
+            )
             messages.append(message)
         found = []
         for side, table in enumerate(tables):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 Result = TypeVar("Result")
 
-SMALL = 50_000
+SMALL = 20_000
 """Below this much work, counted in vector operations of some ten nanoseconds (an edge of `gather`, sixteen
 edges of a mask), waking a second thread costs more than it saves."""
 
@@ -70,11 +70,11 @@ def even_ranges(n: int, work: int | None = None) -> npt.NDArray[np.int64]:
 
 def balanced_ranges(indptr: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Boundaries between rows such that each part has about the same number of edges."""
-    n_rows, n_edges = len(indptr) - 1, int(indptr[-1])
-    if n_edges < SMALL:
-        return np.array([0, n_rows])
+    n_rows = len(indptr) - 1
     # A row costs about as much as four edges even when it has none.
-    parts = n_threads()
     work = indptr + 4 * np.arange(n_rows + 1)
+    if work[-1] < SMALL:
+        return np.array([0, n_rows])
+    parts = n_threads()
     inner = np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1])
     return np.concatenate([[0], inner, [n_rows]]).astype(np.int64)

@@ -23,9 +23,9 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from coheat.data.dataset import BundleData
+from coheat.graph.fused import unit_rows
 from coheat.losses import alignment, bpr, uniformity
 from coheat.models.base import Progress
 from coheat.models.layers import pick, table
@@ -127,10 +127,10 @@ class CoHeat(TwoViewModel):
         """Alignment between the views and uniformity within each, for the batch's users and positives."""
         n_positives = len(rows.positive_counts)
         parts = [
-            (normalize(history[0]), normalize(affiliation[0]), rows.user_counts),
+            (unit_rows(history[0]), unit_rows(affiliation[0]), rows.user_counts),
             (
-                normalize(history[1][:n_positives]),
-                normalize(affiliation[1][:n_positives]),
+                unit_rows(history[1][:n_positives]),
+                unit_rows(affiliation[1][:n_positives]),
                 rows.positive_counts,
             ),
         ]

@@ -62,7 +62,7 @@ class LightGCL(LightGCN):
     Config: ClassVar[type[Settings]] = LightGCLConfig
     starts_xavier: ClassVar[bool] = True
     decay_in_loss = False
-    contract_settings: ClassVar[Mapping[str, Any]] = {"contrast_weight": 0.05}
+    contract_settings: ClassVar[Mapping[str, Any]] = {"contrast_weight": 0.01}
     user_factors: Tensor
     bundle_factors: Tensor
 
