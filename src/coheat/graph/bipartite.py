@@ -20,8 +20,8 @@ from torch.nn.functional import normalize
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.graph import kernels
-from coheat.graph.parallel import even_ranges, run_ranges
-from coheat.graph.propagation import Scaled, array, by_kernels, multiply, torch_product
+from coheat.graph.parallel import Job, even_ranges, run_jobs
+from coheat.graph.propagation import Floats, Scaled, array, by_kernels, multiply, torch_product
 
 Mask = npt.NDArray[np.uint8]
 Weighting = Literal["symmetric", "mean"]
@@ -145,15 +145,16 @@ class _KernelConvolution(torch.autograd.Function):
         ctx: Any, left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
     ) -> tuple[Tensor, Tensor]:
         ctx.sides, ctx.scale, ctx.lengths = (to_left, to_right), np.float32(scale), []
-        tables = array(left), array(right)
-        outputs = []
+        tables, outputs = (array(left), array(right)), []
+        jobs: list[Job] = []
         for side, (rows, p) in enumerate(ctx.sides):
             out, lengths = torch.empty(p.n_targets, left.shape[1]), np.empty(p.n_targets, dtype=np.float32)
             edges = rows, p.indptr, p.sources, p.target_scales, p.source_scales
             vectors = tables[side], tables[1 - side], ctx.scale, out.numpy(), lengths
-            run_ranges(kernels.convolve, p.row_ranges, *edges, *vectors)
+            jobs.append((kernels.convolve, p.row_ranges, (*edges, *vectors)))
             outputs.append(out)
             ctx.lengths.append(lengths)
+        run_jobs(jobs)
         ctx.save_for_backward(left, right, *outputs)
         return outputs[0], outputs[1]
 
@@ -162,26 +163,24 @@ class _KernelConvolution(torch.autograd.Function):
         """A table's gradient: what its rows passed on to the other side, plus what came to its own rows."""
         *tables, left, right = (array(tensor) for tensor in ctx.saved_tensors)
         direct = [array(gradient) for gradient in gradients]
-        messages = []
+        messages: list[Floats] = []
+        jobs: list[Job] = []
         for side, ((rows, p), out) in enumerate(zip(ctx.sides, (left, right), strict=True)):
             message = np.empty_like(direct[side])
             forward = rows, p.target_scales, tables[side], ctx.scale, out, ctx.lengths[side]
-            run_ranges(
-                kernels.convolve_backward,
-                even_ranges(len(rows), 8 * len(rows)),
-                *forward,
-                direct[side],
-                message,
-            )
+            ranges = even_ranges(len(rows), 8 * len(rows))
+            jobs.append((kernels.convolve_backward, ranges, (*forward, direct[side], message)))
             messages.append(message)
-        found = []
+        run_jobs(jobs)
+        found, jobs = [], []
         for side, table in enumerate(tables):
             (rows, _), (_, p) = ctx.sides[side], ctx.sides[1 - side]
             gradient, back = torch.empty(table.shape), p.transposed
             own = direct[side], kernels.places(rows, len(table))
             edges = back.indptr, back.sources, back.target_scales, messages[1 - side]
-            run_ranges(kernels.collect, back.row_ranges, *edges, *own, gradient.numpy())
+            jobs.append((kernels.collect, back.row_ranges, (*edges, *own, gradient.numpy())))
             found.append(gradient)
+        run_jobs(jobs)
         return found[0], found[1], None, None, None
 
 

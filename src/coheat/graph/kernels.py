@@ -16,7 +16,10 @@ from coheat.graph.ahead import fetch_row
 AHEAD = 16
 """Edges between asking for a row and using it: enough for the row to arrive, few enough for it to stay."""
 
-compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+# With numpy's error model a division by 0 is not watched for, which would keep loops from being vectorised.
+compiled = numba.njit(
+    cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}
+)
 
 
 @compiled
@@ -38,8 +41,9 @@ def _hashed(e, low_key, high_key):
 def draw_mask(start, stop, low_key, high_key, threshold, mask):
     """mask[e] = 1 where a hash of (keys, e) is at least `threshold`: an edge stays with probability
     1 - threshold / 2**32. Hashing needs no state, so ranges can be drawn by different threads."""
-    for e in range(start, stop):
-        mask[e] = np.uint8(_hashed(e, low_key, high_key) >= threshold)
+    part, first = mask[start:stop], np.uint32(start)
+    for n in range(len(part)):
+        part[n] = np.uint8(_hashed(np.uint32(first + np.uint32(n)), low_key, high_key) >= threshold)
 
 
 @compiled

@@ -9,9 +9,10 @@ range, in a fixed order, so results do not depend on the number of threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -33,14 +34,35 @@ def n_threads() -> int:
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
     """One pool per process, since threads do not survive a fork."""
+    import torch  # here, so that evaluation without torch needs none
+
+    # A thread that has not asked yet would take over the one core that the threads of the pool ask for.
+    torch.get_num_threads()
     name = f"coheat-{process}"
     return ThreadPoolExecutor(n_threads(), thread_name_prefix=name, initializer=_use_one_torch_thread)
 
 
 def _use_one_torch_thread() -> None:
-    import torch  # here, so that evaluation without torch needs none
+    import torch
 
     torch.set_num_threads(1)  # of this pool thread only
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Have the operations of torch run in the calling thread alone.
+
+    Torch's threads go on spinning for a while after each operation, so as to be there for the next one. Where
+    kernels share the cores, that takes a core away from them.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -52,14 +74,37 @@ def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     return [future.result() for future in futures]
 
 
+Job = tuple[Callable[..., None], npt.NDArray[np.int64], tuple[Any, ...]]
+"""A kernel, the boundaries of its ranges, and its other arguments: see `run_ranges`."""
+
+
 def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *arguments: Any) -> None:
     """Call kernel(start, stop, *arguments) for each range between neighbouring boundaries."""
-    ranges = [(int(start), int(stop)) for start, stop in pairwise(boundaries) if stop > start]
-    futures = [_pool(os.getpid()).submit(kernel, *ends, *arguments) for ends in ranges[1:]]
-    if ranges:
-        kernel(*ranges[0], *arguments)  # this thread works too
+    run_jobs([(kernel, boundaries, arguments)])
+
+
+def run_jobs(jobs: Sequence[Job]) -> None:
+    """Several jobs that do not depend on each other: a thread has to be woken only once for all of them.
+
+    Each thread takes a range of every job; jobs that are not cut go to one thread each, in turn.
+    """
+    shares: list[list[Callable[[], None]]] = [[] for _ in range(n_threads())]
+    for number, (kernel, boundaries, arguments) in enumerate(jobs):
+        for part, (start, stop) in enumerate(pairwise(boundaries)):
+            if stop > start:
+                call = partial(kernel, int(start), int(stop), *arguments)
+                shares[(number + part) % len(shares)].append(call)
+    busy = [share for share in shares if share]
+    futures = [_pool(os.getpid()).submit(_call_all, share) for share in busy[1:]]
+    for share in busy[:1]:
+        _call_all(share)  # this thread works too
     for future in futures:
         future.result()
+
+
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def even_ranges(n: int, work: int | None = None) -> npt.NDArray[np.int64]:

@@ -31,6 +31,7 @@ from coheat.graph.bipartite import (
     layers,
     light_gcn,
 )
+from coheat.graph.parallel import one_torch_thread
 from coheat.graph.propagation import Propagation, multiply
 from coheat.losses import dot_rows
 from coheat.models.base import ModelConfig, Progress, TwoViews, Vectors
@@ -219,6 +220,10 @@ class TwoViewModel(PreparingModel):
         for _, propagation in (history.left, history.right, affiliation.left, affiliation.right):
             for_gradients(propagation)
         return Prepared(rows, history, affiliation, for_gradients(pooling))
+
+    def step(self, batch: Prepared, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+        with one_torch_thread():
+            return super().step(batch, optimizers)
 
     def history_view(self, selection: Selection) -> tuple[Tensor, Tensor]:
         """Users and bundles of the selection as their interactions place them."""
