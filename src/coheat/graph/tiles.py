@@ -135,11 +135,11 @@ def _exponentials(e):
 
 @compiled
 def _weighted_sum(e, row_factors, column_factors):
-    """Sum of e (rows x columns) times the factor of its row and of its column."""
-    total, columns = 0.0, len(column_factors)
+    """Sum of a tile times the factor of each row and of each column, as far as there are factors."""
+    total = 0.0
     for r in range(len(row_factors)):
-        row, sum_of_row = e[r * columns : (r + 1) * columns], np.float32(0.0)
-        for s in range(columns):
+        row, sum_of_row = e[r * WIDE : (r + 1) * WIDE], np.float32(0.0)
+        for s in range(len(column_factors)):
             sum_of_row += row[s] * column_factors[s]
         total += row_factors[r] * sum_of_row
     return total
@@ -151,7 +151,7 @@ def pair_exponentials(x: Floats, factors: Floats) -> tuple[float, Floats]:
     E_rs = factors[r] factors[s] exp(4 <x_r, x_s> - 4), for rows (n, d) of length 1 or less.
     """
     # Rows and columns of zeros fill the tiles up; the rows' factors are 0 as well.
-    (n, d), height = x.shape, -(-len(x) // HIGH) * HIGH + HIGH
+    (n, d), height = x.shape, -(-len(x) // HIGH) * HIGH
     filled = np.zeros((height, -(-d // COLUMNS) * COLUMNS), dtype=np.float32)
     filled[:n, :d] = x
     weights = np.zeros((height, 1), dtype=np.float32)
@@ -172,11 +172,12 @@ def _pairs(x, panels, scaled, factors, sums):
     """
     n = len(factors)
     width = len(x) // n
-    e, total = np.empty(HIGH * WIDE, np.float32), 0.0
-    for left in range(0, n - HIGH, HIGH):
-        for right in range(left, n - HIGH, WIDE):
+    e, total = np.zeros(HIGH * WIDE, np.float32), 0.0
+    for left in range(0, n, HIGH):
+        for right in range(left, n, WIDE):
+            wide = min(WIDE, n - right)
             for r in range(0, HIGH, ROWS):
-                for s in range(0, WIDE, COLUMNS):
+                for s in range(0, wide, COLUMNS):
                     _put_product(
                         x, (left + r) * width, width, 1,
                         panels, (right + s) * width, COLUMNS,
@@ -186,15 +187,15 @@ def _pairs(x, panels, scaled, factors, sums):
             if left == right:
                 for r in range(HIGH):
                     e[r * WIDE : r * WIDE + r + 1] = 0
-            total += _weighted_sum(e, factors[left : left + HIGH], factors[right : right + WIDE])
+            total += _weighted_sum(e, factors[left : left + HIGH], factors[right : right + wide])
             for j in range(0, width, COLUMNS):
                 for r in range(0, HIGH, ROWS):
                     _add_product(
                         e, r * WIDE, WIDE, 1,
                         scaled, right * width + j, width,
-                        sums, (left + r) * width + j, width, WIDE,
+                        sums, (left + r) * width + j, width, wide,
                     )  # fmt: skip
-                for s in range(0, WIDE, ROWS):
+                for s in range(0, wide, ROWS):
                     _add_product(
                         e, s, 1, WIDE,
                         scaled, left * width + j, width,
