@@ -22,7 +22,7 @@ from coheat.graph.bipartite import (
     light_gcn,
     torch_convolution,
 )
-from coheat.graph.propagation import multiply, torch_product
+from coheat.graph.propagation import Weighted, multiply, torch_product
 
 
 def random_relation(seed: int, n_rows: int, n_columns: int, density: float = 0.3) -> Sparse:
@@ -74,6 +74,22 @@ def test_product_and_gradient_equal_torch(small: int, monkeypatch: pytest.Monkey
     mine = gradients_of(lambda x: multiply(x, propagation), x)
     plain = gradients_of(lambda x: torch_product(x, propagation), x)
     for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("small", [1, 10**9], ids=["threads", "one thread"])
+def test_product_with_weights_of_their_own_equals_the_dense_one(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "SMALL", small)
+    matrix, rng = random_relation(6, 30, 20, 0.3).astype(np.float32), np.random.default_rng(2)
+    matrix.data[:] = rng.standard_normal(matrix.nnz)
+    dense, propagation = torch.from_numpy(matrix.toarray()), Weighted.of(matrix)
+    assert np.array_equal(propagation.dense(), matrix.toarray())
+    assert np.array_equal(propagation.transposed.dense(), matrix.toarray().T)
+    x = torch.randn(20, 9)
+    mine = gradients_of(lambda x: multiply(x, propagation), x)
+    for a, b in zip(mine, gradients_of(lambda x: dense @ x, x), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 
 
