@@ -111,6 +111,21 @@ def test_convolution_and_gradient_equal_torch(
         assert torch.allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1e-14, 1e-20, 1e-30, 0.0])
+def test_rows_that_shrank_to_nothing_have_no_direction(size: float) -> None:
+    """Weight decay does that to nodes that nothing trains; squares of 1e-20 are no ordinary floats any more."""
+    graph = BipartiteGraph(random_relation(7, 20, 15, 0.3))
+    tables = size * torch.randn(20, 64), size * torch.randn(15, 64)
+    sides = graph.full.left, graph.full.right
+    for function in (convolution, torch_convolution):
+        left, right, *gradients = gradients_of(
+            lambda a, b, function=function: function(a, b, *sides, 0.0), *tables
+        )
+        assert torch.allclose(left, tables[0], atol=0.02)
+        assert torch.allclose(right, tables[1], atol=0.02)
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 def test_mean_pooling_averages_what_is_left() -> None:
     matrix = relation([0, 0, 0, 1, 2], [0, 1, 2, 2, 0], (4, 3))
     pooling = Direction(matrix, "mean")

@@ -34,6 +34,15 @@ def test_rows_get_length_one(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> No
         assert torch.allclose(kernel, plain, atol=1e-6)
 
 
+def test_a_row_that_shrank_to_nothing_has_no_direction() -> None:
+    x = (1e-20 * torch.ones(3, 8)).requires_grad_()
+    out = fused.unit_rows(x)
+    out.sum().backward()  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    assert not out.any()
+    assert x.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_growing_equals_the_separate_operations(
     n_rows: int, dropout: float, monkeypatch: pytest.MonkeyPatch

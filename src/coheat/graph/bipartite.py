@@ -192,7 +192,7 @@ def torch_convolution(
     for own, other, (rows, propagation) in ((left, right, to_left), (right, left, to_right)):
         layer = torch_product(other, propagation)
         base = own[torch.from_numpy(rows).to(own.device)]
-        outputs.append(base + (layer * scale if scale else normalize(layer, eps=1e-30)))
+        outputs.append(base + (layer * scale if scale else normalize(layer)))
     return outputs[0], outputs[1]
 
 
@@ -225,7 +225,7 @@ def light_gcn(
         left, right = multiply(right, selection.whole[0]), multiply(left, selection.whole[1])
         for side, (source, (_, propagation)) in enumerate(((right, selection.left), (left, selection.right))):
             layer = multiply(source, propagation)
-            scaled = normalize(layer, eps=1e-30) if normalise_layers else layer / (k + 1)
+            scaled = normalize(layer) if normalise_layers else layer / (k + 1)
             outputs[side] = outputs[side] + scaled
     return outputs[0], outputs[1]
 

@@ -16,10 +16,11 @@ from coheat.graph.ahead import fetch_row
 AHEAD = 16
 """Edges between asking for a row and using it: enough for the row to arrive, few enough for it to stay."""
 
-# With numpy's error model a division by 0 is not watched for, which would keep loops from being vectorised.
-compiled = numba.njit(
-    cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}
-)
+SHORT = np.float32(1e-12)
+"""Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
+their numbers soon are too small for a float."""
+
+compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
 
 
 @compiled
@@ -213,7 +214,8 @@ def gather_scaled(start, stop, indptr, sources, target_scales, source_scales, x,
 def convolve(start, stop, rows, indptr, sources, target_scales, source_scales, base, x, scale, out, lengths):
     """out[t] = base[rows[t]] + p / |p|, where p is the sum of `gather_scaled`; lengths[t] = |p|.
 
-    With a `scale` above 0 the sum is scaled by it instead, without normalising. A zero sum adds nothing.
+    With a `scale` above 0 the sum is scaled by it instead, without normalising. A sum that is SHORT adds
+    nothing.
     """
     width = x.shape[1]
     for t in range(start, stop):
@@ -226,7 +228,7 @@ def convolve(start, stop, rows, indptr, sources, target_scales, source_scales, b
         length = np.sqrt(total)
         lengths[t] = target_scales[t] * length
         factor = scale * target_scales[t]
-        if scale == 0 and length > 0:
+        if scale == 0 and lengths[t] > SHORT:
             factor = np.float32(1.0) / length
         for j in range(width):
             row[j] = own[j] + factor * row[j]
@@ -243,7 +245,7 @@ def convolve_backward(start, stop, rows, target_scales, base, scale, out, length
         fetch_row(base, rows[min(t + 4, stop - 1)])
         g, own, full, to_sum = gradient[t], base[rows[t]], out[t], message[t]
         inner, factor = np.float32(0.0), scale * target_scales[t]
-        if scale == 0 and lengths[t] > 0:
+        if scale == 0 and lengths[t] > SHORT:
             factor = target_scales[t] / lengths[t]
             for j in range(width):
                 inner += (full[j] - own[j]) * g[j]
@@ -269,14 +271,14 @@ def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, o
 
 @compiled
 def unit_rows(start, stop, x, out, lengths):
-    """out[t] = x[t] / |x[t]|, or 0 for a row of zeros; lengths[t] = |x[t]|."""
+    """out[t] = x[t] / |x[t]|, or 0 for a SHORT row; lengths[t] = |x[t]|."""
     width = x.shape[1]
     for t in range(start, stop):
         row, scaled, total = x[t], out[t], np.float32(0.0)
         for j in range(width):
             total += row[j] * row[j]
         lengths[t] = np.sqrt(total)
-        factor = np.float32(1.0) / lengths[t] if total > 0 else np.float32(0.0)
+        factor = np.float32(1.0) / lengths[t] if lengths[t] > SHORT else np.float32(0.0)
         for j in range(width):
             scaled[j] = row[j] * factor
 
@@ -289,7 +291,7 @@ def unit_rows_backward(start, stop, out, lengths, gradient, found):
         u, g, row, inner = out[t], gradient[t], found[t], np.float32(0.0)
         for j in range(width):
             inner += u[j] * g[j]
-        factor = np.float32(1.0) / lengths[t] if lengths[t] > 0 else np.float32(0.0)
+        factor = np.float32(1.0) / lengths[t] if lengths[t] > SHORT else np.float32(0.0)
         for j in range(width):
             row[j] = (g[j] - u[j] * inner) * factor
 
