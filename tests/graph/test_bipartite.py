@@ -113,7 +113,7 @@ def test_convolution_and_gradient_equal_torch(
 
 @pytest.mark.parametrize("size", [1e-14, 1e-20, 1e-30, 0.0])
 def test_rows_that_shrank_to_nothing_have_no_direction(size: float) -> None:
-    """Weight decay does that to nodes that nothing trains; squares of 1e-20 are no ordinary floats any more."""
+    """Weight decay does that to nodes that nothing trains; squares of 1e-20 are no ordinary floats."""
     graph = BipartiteGraph(random_relation(7, 20, 15, 0.3))
     tables = size * torch.randn(20, 64), size * torch.randn(15, 64)
     sides = graph.full.left, graph.full.right
