@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 Result = TypeVar("Result")
 
-SMALL = 20_000
+SMALL = 60_000
 """Below this much work, counted in vector operations of some ten nanoseconds (an edge of `gather`, sixteen
 edges of a mask), waking a second thread costs more than it saves."""
 
