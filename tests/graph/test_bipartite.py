@@ -111,7 +111,7 @@ def test_convolution_and_gradient_equal_torch(
         assert torch.allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1e-14, 1e-20, 1e-30, 0.0])
+@pytest.mark.parametrize("size", [1e-17, 1e-20, 1e-30, 0.0])
 def test_rows_that_shrank_to_nothing_have_no_direction(size: float) -> None:
     """Weight decay does that to nodes that nothing trains; squares of 1e-20 are no ordinary floats."""
     graph = BipartiteGraph(random_relation(7, 20, 15, 0.3))
@@ -121,8 +121,8 @@ def test_rows_that_shrank_to_nothing_have_no_direction(size: float) -> None:
         left, right, *gradients = gradients_of(
             lambda a, b, function=function: function(a, b, *sides, 0.0), *tables
         )
-        assert torch.allclose(left, tables[0], atol=0.02)
-        assert torch.allclose(right, tables[1], atol=0.02)
+        assert torch.allclose(left, tables[0], atol=1e-3)
+        assert torch.allclose(right, tables[1], atol=1e-3)
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
