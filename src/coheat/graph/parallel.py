@@ -45,6 +45,7 @@ def _pool(process: int) -> ThreadPoolExecutor:
 def _use_one_torch_thread() -> None:
     import torch
 
+    torch.get_num_threads()  # a thread's first question sets its number, so it has to come first
     torch.set_num_threads(1)  # of this pool thread only
 
 
