@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 
 from coheat.graph import kernels
 from coheat.graph.parallel import even_ranges, run_ranges, run_tasks
+from coheat.graph.propagation import array, by_kernels
 from coheat.graph.tiles import pair_exponentials
 
 BLOCK = 192
@@ -75,7 +76,7 @@ def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     pass that on.
     """
     factors = counts * torch.exp(2 - 2 * x.square().sum(1))  # E_rs = both factors * exp(4 <x, y> - 4)
-    if x.device.type == "cpu" and x.dtype == torch.float32:
+    if by_kernels(x):
         value, sums = pair_exponentials(x.numpy(), factors.numpy())
         pairs, gradient = torch.tensor(value), torch.from_numpy(sums)
     else:
@@ -105,7 +106,7 @@ class _DotRows(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, y: Tensor, x_at: Tensor, y_at: Tensor) -> Tensor:
         ctx.save_for_backward(x, y, x_at, y_at)
         out = torch.empty(len(x_at))
-        arrays = [tensor.detach().contiguous().numpy() for tensor in (x, y, x_at, y_at)]
+        arrays = [array(tensor) for tensor in (x, y, x_at, y_at)]
         run_ranges(kernels.dot_rows, even_ranges(len(out), 4 * len(out)), *arrays, out.numpy())
         return out
 
@@ -113,14 +114,14 @@ class _DotRows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, y, x_at, y_at = ctx.saved_tensors
         found = torch.zeros_like(x), torch.zeros_like(y)
-        arrays = [tensor.contiguous().numpy() for tensor in (x, y, x_at, y_at, gradients[0], *found)]
+        arrays = [array(tensor) for tensor in (x, y, x_at, y_at, gradients[0], *found)]
         run_ranges(kernels.dot_rows_backward, even_ranges(x.shape[1], 8 * len(x_at)), *arrays)
         return *found, None, None
 
 
 def dot_rows(x: Tensor, y: Tensor, x_at: Tensor, y_at: Tensor) -> Tensor:
     """<x[x_at[n]], y[y_at[n]]> for every n: scores of pairs from tables of distinct rows."""
-    if x.device.type == "cpu" and x.dtype == torch.float32:
+    if by_kernels(x):
         products: Tensor = _DotRows.apply(x, y, x_at, y_at)  # type: ignore[no-untyped-call]
         return products
     return (x[x_at] * y[y_at]).sum(1)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coheat.graph.tiles import HIGH, WIDE, Floats, pair_exponentials
+from coheat.graph.propagation import Floats
+from coheat.graph.tiles import HIGH, WIDE, pair_exponentials
 
 
 def by_the_whole_matrix(x: Floats, factors: Floats) -> tuple[float, np.ndarray]:

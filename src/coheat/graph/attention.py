@@ -27,7 +27,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         weighted: Weighted = ctx.weighted
         values, gradient = array(ctx.saved_tensors[0]), array(gradients[0])
-        targets = np.repeat(np.arange(weighted.n_targets), np.diff(weighted.indptr))
+        targets = weighted.targets
         of_weights = np.empty(len(targets), dtype=np.float32)
         ends = gradient, values, targets, weighted.sources
         run_ranges(kernels.dot_rows, even_ranges(len(targets)), *ends, of_weights)

@@ -11,14 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from coheat.graph.kernels import compiled
-
-Floats = npt.NDArray[np.float32]
+from coheat.graph.propagation import Floats
 
 ROWS, LANES, VECTORS = 6, 8, 2
 """Of the small products: 6 x 16 sums are what the registers of a processor hold beside their factors."""
