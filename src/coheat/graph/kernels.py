@@ -8,19 +8,20 @@ a *target* row receives a weighted sum of *source* rows; `indptr[t]:indptr[t + 1
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
-from coheat.graph.ahead import fetch_row
-
-AHEAD = 16
-"""Edges between asking for a row and using it: enough for the row to arrive, few enough for it to stay."""
+from coheat.graph.registers import LANES, Weighing, fetch_row, row_sum
 
 SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
 their numbers soon are too small for a float."""
 
-compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+_options = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz", "arcp"}}
+compiled = numba.njit(cache=True, **_options)
+_part_of_compiled = numba.njit(**_options)  # kept with what calls it
 
 
 @compiled
@@ -133,70 +134,40 @@ def distinct(ids, n):
     return found, place[ids], counts[found]
 
 
+def _sum_of_rows(weighing: Weighing) -> Any:
+    """A compiled function: row = sum over edges first to end of w * x[source].
+
+    The weight w is factors[edge], factors[source] or 1. Columns are taken by 64, then by 8, then singly: what
+    is summed up stays in registers.
+    """
+    by_64, by_8, by_1 = row_sum(weighing, 8), row_sum(weighing, 1), row_sum(weighing, 1, lanes=1)
+
+    @_part_of_compiled
+    def sum_rows(first, end, sources, factors, x, row):
+        column, width = 0, x.shape[1]
+        while column + 8 * LANES <= width:
+            by_64(x, column, sources, factors, first, end, row)
+            column += 8 * LANES
+        while column + LANES <= width:
+            by_8(x, column, sources, factors, first, end, row)
+            column += LANES
+        while column < width:
+            by_1(x, column, sources, factors, first, end, row)
+            column += 1
+
+    return sum_rows
+
+
+_sum_weighted = _sum_of_rows("edge")
+_sum_scaled = _sum_of_rows("source")
+_sum_plain = _sum_of_rows("none")
+
+
 @compiled
 def gather(start, stop, indptr, sources, weights, x, out):
-    """out[t] = sum over edges of weight * x[source]; four edges at a time spare loads of out."""
-    width, last = x.shape[1], len(sources) - 1
+    """out[t] = sum over edges of weight * x[source]."""
     for t in range(start, stop):
-        row = out[t]
-        row[:] = 0
-        e, end = indptr[t], indptr[t + 1]
-        while e + 4 <= end:
-            for later in range(e + AHEAD, e + AHEAD + 4):
-                fetch_row(x, sources[min(later, last)])
-            a, b, c, d = x[sources[e]], x[sources[e + 1]], x[sources[e + 2]], x[sources[e + 3]]
-            wa, wb, wc, wd = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
-            for j in range(width):
-                row[j] += wa * a[j] + wb * b[j] + wc * c[j] + wd * d[j]
-            e += 4
-        while e < end:
-            fetch_row(x, sources[min(e + AHEAD, last)])
-            a, wa = x[sources[e]], weights[e]
-            for j in range(width):
-                row[j] += wa * a[j]
-            e += 1
-
-
-@compiled
-def _sum_scaled(e, end, sources, scales, x, row):
-    """row = sum over edges e to end of scales[source] * x[source]; otherwise as `gather`."""
-    width, last = x.shape[1], len(sources) - 1
-    row[:] = 0
-    while e + 4 <= end:
-        for later in range(e + AHEAD, e + AHEAD + 4):
-            fetch_row(x, sources[min(later, last)])
-        s, t, u, v = sources[e], sources[e + 1], sources[e + 2], sources[e + 3]
-        a, b, c, d = x[s], x[t], x[u], x[v]
-        wa, wb, wc, wd = scales[s], scales[t], scales[u], scales[v]
-        for j in range(width):
-            row[j] += wa * a[j] + wb * b[j] + wc * c[j] + wd * d[j]
-        e += 4
-    while e < end:
-        fetch_row(x, sources[min(e + AHEAD, last)])
-        a, wa = x[sources[e]], scales[sources[e]]
-        for j in range(width):
-            row[j] += wa * a[j]
-        e += 1
-
-
-@compiled
-def _sum_plain(e, end, sources, x, row):
-    """row = sum over edges e to end of x[source]; otherwise as `gather`."""
-    width, last = x.shape[1], len(sources) - 1
-    row[:] = 0
-    while e + 4 <= end:
-        for later in range(e + AHEAD, e + AHEAD + 4):
-            fetch_row(x, sources[min(later, last)])
-        a, b, c, d = x[sources[e]], x[sources[e + 1]], x[sources[e + 2]], x[sources[e + 3]]
-        for j in range(width):
-            row[j] += a[j] + b[j] + c[j] + d[j]
-        e += 4
-    while e < end:
-        fetch_row(x, sources[min(e + AHEAD, last)])
-        a = x[sources[e]]
-        for j in range(width):
-            row[j] += a[j]
-        e += 1
+        _sum_weighted(indptr[t], indptr[t + 1], sources, weights, x, out[t])
 
 
 @compiled
@@ -259,7 +230,7 @@ def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, o
     width = x.shape[1]
     for t in range(start, stop):
         row, scale = out[t], target_scales[t]
-        _sum_plain(indptr[t], indptr[t + 1], sources, x, row)
+        _sum_plain(indptr[t], indptr[t + 1], sources, target_scales, x, row)
         if direct_at[t] >= 0:
             own = direct[direct_at[t]]
             for j in range(width):

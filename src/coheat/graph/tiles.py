@@ -8,103 +8,19 @@ gradient. Libraries of matrix products would write each result to memory, where 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from coheat.graph.kernels import compiled
 from coheat.graph.propagation import Floats
-
-ROWS, LANES, VECTORS = 6, 8, 2
-"""Of the small products: 6 x 16 sums are what the registers of a processor hold beside their factors."""
+from coheat.graph.registers import LANES, ROWS, VECTORS, small_product
 
 COLUMNS = LANES * VECTORS
 HIGH, WIDE = 48, 96
 """Rows and columns of a tile: multiples of ROWS and of COLUMNS."""
 
 
-def _small_product(adds: bool) -> Any:
-    """A function for compiled code: c (ROWS x COLUMNS) = a (ROWS x depth) times b (depth x COLUMNS).
-
-    The matrices lie in flat arrays of floats, given by where they begin (`_at`) and how far it is from row to
-    row (`_row`) or, in a, from column to column (`a_step`). With `adds`, the product is added to c.
-    """
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def product(_typing: Any, a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds = signature.args
-            vector, flags = ir.VectorType(ir.FloatType(), LANES), ("contract",)
-            size = ir.IntType(64)
-
-            def start(which: int) -> Any:
-                return context.make_array(kinds[which])(context, builder, arguments[which]).data
-
-            def number(which: int) -> Any:
-                return context.cast(builder, arguments[which], kinds[which], types.int64)
-
-            def constant(value: int) -> Any:
-                return ir.Constant(size, value)
-
-            def vector_at(pointer: Any, place: Any) -> Any:
-                return builder.bitcast(builder.gep(pointer, [place]), vector.as_pointer())
-
-            a_start, b_start, c_start = start(0), start(4), start(7)
-            a_at, a_row, a_step, b_at, b_row = (number(which) for which in (1, 2, 3, 5, 6))
-            c_at, c_row, depth = number(8), number(9), number(10)
-            zero, nothing = ir.Constant(vector, [0.0] * LANES), ir.Constant(vector, ir.Undefined)
-            all_first = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-            before = builder.block
-            loop, after = builder.append_basic_block("product"), builder.append_basic_block("store")
-            builder.branch(loop)
-
-            builder.position_at_end(loop)
-            k = builder.phi(size)
-            k.add_incoming(constant(0), before)
-            sums = [builder.phi(vector) for _ in range(ROWS * VECTORS)]
-            for value in sums:
-                value.add_incoming(zero, before)
-            b_place = builder.add(b_at, builder.mul(k, b_row))
-            b_parts = [
-                builder.load(vector_at(b_start, builder.add(b_place, constant(part * LANES))), align=4)
-                for part in range(VECTORS)
-            ]
-            a_place, new = builder.add(a_at, builder.mul(k, a_step)), []
-            for row in range(ROWS):
-                place = builder.add(a_place, builder.mul(constant(row), a_row))
-                single = builder.load(builder.gep(a_start, [place]))
-                first = builder.insert_element(nothing, single, constant(0))
-                repeated = builder.shuffle_vector(first, nothing, all_first)
-                for part in range(VECTORS):
-                    term = builder.fmul(repeated, b_parts[part], flags=flags)
-                    new.append(builder.fadd(sums[row * VECTORS + part], term, flags=flags))
-            for value, following in zip(sums, new, strict=True):
-                value.add_incoming(following, loop)
-            following_k = builder.add(k, constant(1))
-            k.add_incoming(following_k, loop)
-            builder.cbranch(builder.icmp_signed("<", following_k, depth), loop, after)
-
-            builder.position_at_end(after)
-            for row in range(ROWS):
-                for part in range(VECTORS):
-                    place = builder.add(c_at, builder.mul(constant(row), c_row))
-                    target = vector_at(c_start, builder.add(place, constant(part * LANES)))
-                    value = new[row * VECTORS + part]
-                    if adds:
-                        value = builder.fadd(value, builder.load(target, align=4), flags=flags)
-                    builder.store(value, target, align=4)
-            return context.get_dummy_value()
-
-        return types.void(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth), generate
-
-    return product
-
-
-_put_product = _small_product(adds=False)
-_add_product = _small_product(adds=True)
+_put_product = small_product(adds=False)
+_add_product = small_product(adds=True)
 
 
 @compiled
