@@ -31,14 +31,30 @@ def test_every_range_of_every_job_is_run_once(
 
 
 @pytest.mark.skipif(parallel.n_threads() < 2, reason="needs two cores")
-def test_jobs_that_are_not_cut_go_to_different_threads() -> None:
-    threads = set()
+def test_jobs_run_side_by_side() -> None:
+    met = threading.Barrier(2, timeout=10)
 
-    def note(start: int, stop: int) -> None:
-        threads.add(threading.get_ident())
+    def meet(start: int, stop: int) -> None:
+        met.wait()  # breaks unless two of them run at the same time
 
-    run_jobs([(note, np.array([0, 1]), ()), (note, np.array([0, 1]), ())])
-    assert len(threads) == 2
+    run_jobs([(meet, np.array([0, 1]), ()), (meet, np.array([0, 1]), ())])
+    run_tasks([met.wait, met.wait])
+
+
+def test_ranges_left_by_a_thread_that_is_held_up_go_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "n_threads", lambda: 2)
+    all_others_done, found = threading.Event(), []
+
+    def run(start: int, stop: int) -> None:
+        if start == 0:
+            assert all_others_done.wait(timeout=10)
+        else:
+            found.append(start)
+            if len(found) == 9:
+                all_others_done.set()
+
+    run_jobs([(run, np.arange(11), ())])
+    assert sorted(found) == list(range(1, 10))
 
 
 def test_an_error_in_another_thread_is_raised_here() -> None:

@@ -67,12 +67,15 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Results of independent tasks, run side by side in threads in which torch uses one core each.
+    """Results of independent tasks, run side by side in threads in which torch uses one core each."""
+    results: dict[int, Result] = {}
 
-    The calling thread only waits: its own torch operations would spread over all cores and crowd the tasks.
-    """
-    futures = [_pool(os.getpid()).submit(task) for task in tasks]
-    return [future.result() for future in futures]
+    def run(place: int, task: Callable[[], Result]) -> None:
+        results[place] = task()
+
+    with one_torch_thread():
+        _share([partial(run, place, task) for place, task in enumerate(tasks)])
+    return [results[place] for place in range(len(tasks))]
 
 
 Job = tuple[Callable[..., None], npt.NDArray[np.int64], tuple[Any, ...]]
@@ -87,31 +90,41 @@ def run_ranges(kernel: Callable[..., None], boundaries: npt.NDArray[np.int64], *
 def run_jobs(jobs: Sequence[Job]) -> None:
     """Several jobs that do not depend on each other: a thread has to be woken only once for all of them.
 
-    Each thread takes a range of every job; jobs that are not cut go to one thread each, in turn.
+    The threads take one range after the other, so that one which is held up, by the preparation of the next
+    batch say, leaves more of them to the others.
     """
-    shares: list[list[Callable[[], None]]] = [[] for _ in range(n_threads())]
-    for number, (kernel, boundaries, arguments) in enumerate(jobs):
-        for part, (start, stop) in enumerate(pairwise(boundaries)):
-            if stop > start:
-                call = partial(kernel, int(start), int(stop), *arguments)
-                shares[(number + part) % len(shares)].append(call)
-    busy = [share for share in shares if share]
-    futures = [_pool(os.getpid()).submit(_call_all, share) for share in busy[1:]]
-    for share in busy[:1]:
-        _call_all(share)  # this thread works too
+    calls = [
+        partial(kernel, int(start), int(stop), *arguments)
+        for kernel, boundaries, arguments in jobs
+        for start, stop in pairwise(boundaries)
+        if stop > start
+    ]
+    _share(calls)
+
+
+def _share(calls: Sequence[Callable[[], None]]) -> None:
+    """Run all, in this thread and in as many others as there are cores and calls for."""
+    waiting = iter(calls)
+    helpers = min(n_threads(), len(calls)) - 1
+    futures = [_pool(os.getpid()).submit(_call_all, waiting) for _ in range(helpers)]
+    _call_all(waiting)
     for future in futures:
         future.result()
 
 
-def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+def _call_all(calls: Iterator[Callable[[], None]]) -> None:
     for call in calls:
         call()
 
 
+def _n_parts(work: int) -> int:
+    """How many ranges to cut this much work into: enough for threads that are held up, none too small."""
+    return 1 if work < SMALL else max(min(2 * work // SMALL, 8 * n_threads()), n_threads())
+
+
 def even_ranges(n: int, work: int | None = None) -> npt.NDArray[np.int64]:
     """Boundaries that cut range(n) into equal parts, or leave it whole where there is little work."""
-    parts = 1 if (n if work is None else work) < SMALL else n_threads()
-    return np.linspace(0, n, parts + 1).astype(np.int64)
+    return np.linspace(0, n, _n_parts(n if work is None else work) + 1).astype(np.int64)
 
 
 def balanced_ranges(indptr: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -119,8 +132,5 @@ def balanced_ranges(indptr: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     n_rows = len(indptr) - 1
     # A row costs about as much as four edges even when it has none.
     work = indptr + 4 * np.arange(n_rows + 1)
-    if work[-1] < SMALL:
-        return np.array([0, n_rows])
-    parts = n_threads()
-    inner = np.searchsorted(work, np.linspace(0, work[-1], parts + 1)[1:-1])
+    inner = np.searchsorted(work, np.linspace(0, work[-1], _n_parts(int(work[-1])) + 1)[1:-1])
     return np.concatenate([[0], inner, [n_rows]]).astype(np.int64)

@@ -18,6 +18,9 @@ COLUMNS = LANES * VECTORS
 HIGH, WIDE = 48, 96
 """Rows and columns of a tile: multiples of ROWS and of COLUMNS."""
 
+BAND = 4 * HIGH
+"""Rows whose tiles are taken together, column by column: what they read fits into the second cache."""
+
 
 _put_product = small_product(adds=False)
 _add_product = small_product(adds=True)
@@ -71,10 +74,47 @@ def pair_exponentials(x: Floats, factors: Floats) -> tuple[float, Floats]:
     weights = np.zeros((height, 1), dtype=np.float32)
     weights[:n, 0] = factors
     panels = filled.reshape(-1, COLUMNS, filled.shape[1]).transpose(0, 2, 1)
-    sums = np.zeros_like(filled)
-    tables = filled, np.ascontiguousarray(panels), filled * weights
+    strips = (filled * weights).reshape(height, -1, COLUMNS).transpose(1, 0, 2)
+    sums = np.zeros(strips.shape, dtype=np.float32)
+    tables = filled, np.ascontiguousarray(panels), np.ascontiguousarray(strips)
     total = _pairs(*(table.ravel() for table in tables), weights.ravel(), sums.ravel())
-    return total, (sums * weights)[:n, :d]
+    return total, (sums.transpose(1, 0, 2).reshape(filled.shape) * weights)[:n, :d]
+
+
+@compiled
+def _tile(x, panels, scaled, factors, sums, e, left, right, wide):
+    """The pairs of HIGH rows from `left` on with `wide` rows from `right` on: their part of `_pairs`.
+
+    `e` has room for the tile. Where both begin with the same row, only pairs r < s count.
+    """
+    n = len(factors)
+    width = len(x) // n
+    for s in range(0, wide, COLUMNS):
+        for r in range(0, HIGH, ROWS):
+            _put_product(
+                x, (left + r) * width, width, 1,
+                panels, (right + s) * width, COLUMNS,
+                e, r * WIDE + s, WIDE, width,
+            )  # fmt: skip
+    _exponentials(e)
+    if left == right:
+        for r in range(HIGH):
+            e[r * WIDE : r * WIDE + r + 1] = 0
+    for strip in range(0, n * width, n * COLUMNS):
+        of_left, of_right = strip + left * COLUMNS, strip + right * COLUMNS
+        for r in range(0, HIGH, ROWS):
+            _add_product(
+                e, r * WIDE, WIDE, 1,
+                scaled, of_right, COLUMNS,
+                sums, of_left + r * COLUMNS, COLUMNS, wide,
+            )  # fmt: skip
+        for s in range(0, wide, ROWS):
+            _add_product(
+                e, s, 1, WIDE,
+                scaled, of_left, COLUMNS,
+                sums, of_right + s * COLUMNS, COLUMNS, HIGH,
+            )  # fmt: skip
+    return _weighted_sum(e, factors[left : left + HIGH], factors[right : right + wide])
 
 
 @compiled
@@ -82,37 +122,13 @@ def _pairs(x, panels, scaled, factors, sums):
     """S of `pair_exponentials`, and in `sums` (zeros) the rows' sums, yet to be multiplied by their factors.
 
     All arrays are flat. x has a row for each factor; `panels` holds it transposed, in strips of COLUMNS rows;
-    `scaled` is x times the factors.
+    `scaled`, x times the factors, and `sums` lie in strips of COLUMNS columns.
     """
-    n = len(factors)
-    width = len(x) // n
-    e, total = np.zeros(HIGH * WIDE, np.float32), 0.0
-    for left in range(0, n, HIGH):
-        for right in range(left, n, WIDE):
-            wide = min(WIDE, n - right)
-            for r in range(0, HIGH, ROWS):
-                for s in range(0, wide, COLUMNS):
-                    _put_product(
-                        x, (left + r) * width, width, 1,
-                        panels, (right + s) * width, COLUMNS,
-                        e, r * WIDE + s, WIDE, width,
-                    )  # fmt: skip
-            _exponentials(e)
-            if left == right:
-                for r in range(HIGH):
-                    e[r * WIDE : r * WIDE + r + 1] = 0
-            total += _weighted_sum(e, factors[left : left + HIGH], factors[right : right + wide])
-            for j in range(0, width, COLUMNS):
-                for r in range(0, HIGH, ROWS):
-                    _add_product(
-                        e, r * WIDE, WIDE, 1,
-                        scaled, right * width + j, width,
-                        sums, (left + r) * width + j, width, wide,
-                    )  # fmt: skip
-                for s in range(0, wide, ROWS):
-                    _add_product(
-                        e, s, 1, WIDE,
-                        scaled, left * width + j, width,
-                        sums, (right + s) * width + j, width, HIGH,
-                    )  # fmt: skip
+    n, total, e = len(factors), 0.0, np.zeros(HIGH * WIDE, np.float32)
+    for band in range(0, n, BAND):
+        for column in range(band, n, WIDE):
+            end = min(column + WIDE, n)
+            for left in range(band, min(band + BAND, end), HIGH):
+                right = max(column, left)
+                total += _tile(x, panels, scaled, factors, sums, e, left, right, end - right)
     return total
