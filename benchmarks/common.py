@@ -69,9 +69,14 @@ def world_directory(options: argparse.Namespace) -> Iterator[Path]:
         yield directory
 
 
-def write_world(directory: Path, like: str, scale: float = 1.0, seed: int = 0) -> None:
+CONTENTS = ("n_items", "n_user_item", "n_bundle_item")
+"""Counts of a world that say what is in it, besides who took which bundle."""
+
+
+def write_world(directory: Path, like: str, scale: float = 1.0, seed: int = 0, contents: float = 1.0) -> None:
     """Make up a world of this size, all counts times `scale`, and write it as research text.
 
+    Items, and who has which and which bundle holds which, are `contents` times as many besides.
     Its interactions are divided 7:1:2 at random, so that training edges grow exactly with `scale`.
     Ids are plain numbers, as in the published data; other ids would need tables beside the text.
     """
@@ -79,7 +84,9 @@ def write_world(directory: Path, like: str, scale: float = 1.0, seed: int = 0) -
     from coheat.data.split import split
 
     counts: dict[str, Any] = dict(LIKE[like])
-    counts = {name: round(count * scale) for name, count in counts.items()}
+    counts = {
+        name: round(count * scale * (contents if name in CONTENTS else 1)) for name, count in counts.items()
+    }
     data = realistic_world(**counts, seed=seed, with_timestamps=False)
     data = replace(
         data,

@@ -1,10 +1,12 @@
 """How time and memory of training grow with the data: generated worlds of 1, 2, 4 and 8 times a base.
 
-A world that is f times larger has f times the users, bundles, items and pairs, like a shop that grows:
-everybody keeps as many bundles as before. An epoch has a batch for every 2048 training pairs, so with f
-times the pairs it has f times the batches. Seconds per epoch therefore grow as fast as the edges exactly
-if a batch costs the same in every world, and faster as soon as a batch also touches what it does not need.
-Both are shown: "growth" is against the base, and the exponent p says that time grows like edges ** p.
+Two ways to grow. With `--grow contents` the same users take as many bundles as before, but there are f
+times the items, users have f times as many of them, and so do bundles. An epoch has as many batches as
+before, so its seconds should grow no faster than the edges. With `--grow everything`, like a shop that
+grows, there are f times the users, bundles, items and pairs, and so f times the batches: seconds per epoch
+grow as fast as the edges only if a batch costs the same in every world, and faster as soon as a larger
+world makes a batch dearer. Both are shown: "growth" is against the base, and the exponent p says that time
+grows like edges ** p.
 """
 
 from __future__ import annotations
@@ -15,28 +17,31 @@ from pathlib import Path
 
 from common import SIDES, Measured, markdown, medians, parser, run_side, write_json, write_world
 
+Sizes = dict[float, tuple[float, float]]
+"""For each factor of growth the size of the world, and of its contents besides: see `write_world`."""
+
 TRAINING = Path(__file__).with_name("training_speed.py")
 
 
 def measure_worlds(
-    parent: Path, like: str, scales: list[float], sides: list[str], rounds: int, batches: int
+    parent: Path, like: str, sizes: Sizes, sides: list[str], rounds: int, batches: int
 ) -> list[Measured]:
     """What training costs each side on each generated world; the worlds take turns, too."""
-    directories = [parent / str(place) for place in range(len(scales))]
-    for directory, scale in zip(directories, scales, strict=True):
-        write_world(directory, like, scale)
-    turns: list[list[dict[str, Measured]]] = [[] for _ in scales]
+    directories = [parent / str(place) for place in range(len(sizes))]
+    for directory, (scale, contents) in zip(directories, sizes.values(), strict=True):
+        write_world(directory, like, scale, contents=contents)
+    turns: list[list[dict[str, Measured]]] = [[] for _ in sizes]
     for _ in range(rounds):
         for directory, found in zip(directories, turns, strict=True):
             arguments = ["--data", directory, "--like", like, "--batches", batches]
             found.append({side: run_side(TRAINING, side, arguments) for side in sides})
     return [
         {
-            "scale": scale,
+            "factor": factor,
             "edges": count_training_edges(directory),
             **{side: medians([turn[side] for turn in found]) for side in sides},
         }
-        for scale, directory, found in zip(scales, directories, turns, strict=True)
+        for factor, directory, found in zip(sizes, directories, turns, strict=True)
     ]
 
 
@@ -63,7 +68,7 @@ def table(worlds: list[Measured], side: str) -> str:
         found, first = world[side], base[side]
         rows.append(
             [
-                f"{world['scale'] / base['scale']:g}x",
+                f"{world['factor']:g}x",
                 f"{world['edges']:,}",
                 f"{world['edges'] / base['edges']:.1f}x",
                 f"{found['batches_per_epoch']}",
@@ -80,8 +85,11 @@ def table(worlds: list[Measured], side: str) -> str:
 
 
 def main() -> None:
-    example = "python benchmarks/scaling.py --factors 1 2 4 8 --json scaling.json"
+    example = "python benchmarks/scaling.py --grow contents --factors 1 2 4 8 --json scaling.json"
     options = parser(__doc__, example, compares=False)
+    options.add_argument(
+        "--grow", choices=["contents", "everything"], default="everything", help="default: everything"
+    )
     options.add_argument(
         "--base",
         type=float,
@@ -98,16 +106,19 @@ def main() -> None:
     options.add_argument("--plain", action="store_true", help="measure the plain side too")
     chosen = options.parse_args()
     sides = list(SIDES) if chosen.plain else ["ours"]
-    scales = [chosen.base * factor for factor in sorted(chosen.factors)]
+    sizes = {
+        factor: (chosen.base, factor) if chosen.grow == "contents" else (chosen.base * factor, 1.0)
+        for factor in sorted(chosen.factors)
+    }
     with tempfile.TemporaryDirectory(prefix="coheat-scaling-") as name:
-        worlds = measure_worlds(Path(name), chosen.like, scales, sides, chosen.rounds, chosen.batches)
+        worlds = measure_worlds(Path(name), chosen.like, sizes, sides, chosen.rounds, chosen.batches)
     for side in sides:
         print(f"\n{side}\n\n{table(worlds, side)}\n")
         if len(worlds) > 1:
             for what in ("epoch", "batch"):
                 grown = exponent(worlds, side, f"{what}_seconds")
                 print(f"seconds per {what} grow like edges ** {grown:.2f}")
-    write_json(chosen.json, "scaling", {"like": chosen.like, "worlds": worlds})
+    write_json(chosen.json, "scaling", {"like": chosen.like, "grow": chosen.grow, "worlds": worlds})
 
 
 if __name__ == "__main__":

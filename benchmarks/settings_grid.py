@@ -27,8 +27,8 @@ GRID: dict[str, list[float]] = {
     "n_layers": [1, 2],
     "max_temperature": [1e3, 1e4, 1e5, 1e6],
 }
-"""The paper's grid but for what is known to fail: learning rates that do not arrive anywhere in 100 epochs, and
-temperatures at which no new bundle is ever recommended."""
+"""The paper's grid, but for learning rates that do not arrive anywhere in 100 epochs, and for
+temperatures that never let a new bundle into a list."""
 
 METRICS = ("recall@20", "ndcg@20")
 

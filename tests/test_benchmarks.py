@@ -233,10 +233,16 @@ def test_loading_speed_runs_and_agrees(tiny_directory: Path, tmp_path: Path) -> 
 
 
 def test_scaling_runs(tmp_path: Path) -> None:
-    found = run("scaling.py", "--base", 0.02, "--factors", 1, 2, "--batches", 1, out=tmp_path / "out.json")
+    options = "--base", 0.02, "--factors", 1, 2, "--batches", 1
+    found = run("scaling.py", *options, out=tmp_path / "out.json")
     small, large = found["worlds"]
     assert large["edges"] == pytest.approx(2 * small["edges"], rel=0.01)
     assert large["ours"]["epoch_seconds"] > 0
+
+    found = run("scaling.py", "--grow", "contents", *options, out=tmp_path / "contents.json")
+    same, richer = found["worlds"]
+    assert same["edges"] == small["edges"] < richer["edges"] < large["edges"]
+    assert richer["ours"]["batches_per_epoch"] == same["ours"]["batches_per_epoch"]
 
 
 @pytest.mark.parametrize(
