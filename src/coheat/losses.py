@@ -53,21 +53,7 @@ def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Uniformity(torch.autograd.Function):
-    """Values and gradients of several sets, side by side in threads, each by `_uniformity`."""
-
-    @staticmethod
-    def forward(ctx: Any, counts: list[Tensor], *sets: Tensor) -> Tensor:
-        results = run_tasks([partial(_uniformity, x.detach(), c) for x, c in zip(sets, counts, strict=True)])
-        ctx.save_for_backward(*(gradient for _, gradient in results))
-        return torch.stack([value for value, _ in results])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(g * upstream for g, upstream in zip(ctx.saved_tensors, gradients[0], strict=True))
-
-
-def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Value and gradient in one pass over the pairs of rows r < s.
+    """Values and gradients of several sets, in one pass over the pairs of rows r < s of each.
 
     -2 |x - y|^2 = 4<x, y> - 2|x|^2 - 2|y|^2: a matrix product, then an exponential. (Rows have length 1, or 0
     for a bundle that lost all its items.) With E_rs the exponential of the pair times both counts and S the
@@ -75,18 +61,34 @@ def _uniformity(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     4 / S * sum_s E_rs x_s, leaving out what points along x_r itself: `unit_rows`, which made x, does not
     pass that on.
     """
-    factors = counts * torch.exp(2 - 2 * x.square().sum(1))  # E_rs = both factors * exp(4 <x, y> - 4)
-    if by_kernels(x):
-        value, sums = pair_exponentials(x.numpy(), factors.numpy())
-        pairs, gradient = torch.tensor(value), torch.from_numpy(sums)
-    else:
-        pairs, gradient = _pair_exponentials(x, factors)
-    # Copies of one row are at distance 0 from each other: each such pair contributes exp(0) = 1.
-    total, n = pairs + (counts * (counts - 1)).sum() / 2, counts.sum()
-    return torch.log(total / (n * (n - 1) / 2)), gradient.mul_(4 / total)
+
+    @staticmethod
+    def forward(ctx: Any, counts: list[Tensor], *sets: Tensor) -> Tensor:
+        # E_rs = both factors * exp(4 <x, y> - 4)
+        factors = [c * torch.exp(2 - 2 * x.square().sum(1)) for x, c in zip(sets, counts, strict=True)]
+        values, found = [], []
+        for (pairs, sums), c in zip(_pair_exponentials(sets, factors), counts, strict=True):
+            # Copies of one row are at distance 0 from each other: each such pair contributes exp(0) = 1.
+            total, n = pairs + (c * (c - 1)).sum() / 2, c.sum()
+            values.append(torch.log(total / (n * (n - 1) / 2)))
+            found.append(sums.mul_(4 / total))
+        ctx.save_for_backward(*found)
+        return torch.stack(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(g * upstream for g, upstream in zip(ctx.saved_tensors, gradients[0], strict=True))
 
 
-def _pair_exponentials(x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+def _pair_exponentials(sets: Sequence[Tensor], factors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """`pair_exponentials` of each set, by compiled kernels where they can work on it."""
+    if all(by_kernels(x) for x in sets):
+        pairs = [(array(x), array(f)) for x, f in zip(sets, factors, strict=True)]
+        return [(torch.tensor(value), torch.from_numpy(sums)) for value, sums in pair_exponentials(pairs)]
+    return [torch_pair_exponentials(x, f) for x, f in zip(sets, factors, strict=True)]
+
+
+def torch_pair_exponentials(x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """`pair_exponentials` in torch operations, by blocks of rows: no (n, n) matrix is kept."""
     total, sums = x.new_zeros(()), torch.zeros_like(x)
     for start in range(0, len(x), BLOCK):

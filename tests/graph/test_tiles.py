@@ -24,7 +24,7 @@ def unit(n: int, d: int, seed: int) -> Floats:
 
 
 def check(x: Floats, factors: Floats) -> None:
-    total, sums = pair_exponentials(x, factors)
+    ((total, sums),) = pair_exponentials([(x, factors)])
     expected_total, expected_sums = by_the_whole_matrix(x, factors)
     assert total == pytest.approx(expected_total, rel=1e-5)
     assert sums.shape == x.shape
@@ -46,6 +46,6 @@ def test_equal_opposite_and_empty_rows() -> None:
     one = unit(1, 64, 0)
     x = np.concatenate([one, one, -one, np.zeros_like(one)])
     # Two equal rows: 1; each with its opposite: exp(-8); each of the three with the empty row: exp(-4).
-    assert pair_exponentials(x, np.ones(4, dtype=np.float32))[0] == pytest.approx(
+    assert pair_exponentials([(x, np.ones(4, dtype=np.float32))])[0][0] == pytest.approx(
         1 + 2 * np.exp(-8) + 3 * np.exp(-4), rel=1e-5
     )

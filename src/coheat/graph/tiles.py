@@ -8,9 +8,16 @@ gradient. Libraries of matrix products would write each result to memory, where 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
 import numpy as np
 
 from coheat.graph.kernels import compiled
+from coheat.graph.parallel import run_tasks
 from coheat.graph.propagation import Floats
 from coheat.graph.registers import LANES, ROWS, VECTORS, small_product
 
@@ -20,6 +27,9 @@ HIGH, WIDE = 48, 96
 
 BAND = 4 * HIGH
 """Rows whose tiles are taken together, column by column: what they read fits into the second cache."""
+
+PARTS = 3
+"""Into how many parts the pairs of a set are cut, so that no thread waits long for another."""
 
 
 _put_product = small_product(adds=False)
@@ -62,23 +72,60 @@ def _weighted_sum(e, row_factors, column_factors):
     return total
 
 
-def pair_exponentials(x: Floats, factors: Floats) -> tuple[float, Floats]:
-    """S, the sum over pairs r < s of E_rs, and (n, d) for each row r of x the sum over s of E_rs x_s.
+def pair_exponentials(sets: Sequence[tuple[Floats, Floats]]) -> list[tuple[float, Floats]]:
+    """For each set: S, the sum over pairs r < s of E_rs, and for each row r the sum over s of E_rs x_s.
 
-    E_rs = factors[r] factors[s] exp(4 <x_r, x_s> - 4), for rows (n, d) of length 1 or less.
+    A set is (x, factors), and E_rs = factors[r] factors[s] exp(4 <x_r, x_s> - 4), for rows x (n, d) of length
+    1 or less. Threads share the parts of all sets; those of a set are added up in a fixed order.
     """
-    # Rows and columns of zeros fill the tiles up; the rows' factors are 0 as well.
-    (n, d), height = x.shape, -(-len(x) // HIGH) * HIGH
-    filled = np.zeros((height, -(-d // COLUMNS) * COLUMNS), dtype=np.float32)
-    filled[:n, :d] = x
-    weights = np.zeros((height, 1), dtype=np.float32)
-    weights[:n, 0] = factors
-    panels = filled.reshape(-1, COLUMNS, filled.shape[1]).transpose(0, 2, 1)
-    strips = (filled * weights).reshape(height, -1, COLUMNS).transpose(1, 0, 2)
-    sums = np.zeros(strips.shape, dtype=np.float32)
-    tables = filled, np.ascontiguousarray(panels), np.ascontiguousarray(strips)
-    total = _pairs(*(table.ravel() for table in tables), weights.ravel(), sums.ravel())
-    return total, (sums.transpose(1, 0, 2).reshape(filled.shape) * weights)[:n, :d]
+    tables = run_tasks([partial(_Tables.of, x, factors) for x, factors in sets])
+    parts = [partial(_part, t, start, stop) for t in tables for start, stop in pairwise(t.boundaries)]
+    done = iter(run_tasks(parts))
+    found = [[next(done) for _ in t.boundaries[1:]] for t in tables]
+    return run_tasks([partial(t.whole, of_parts) for t, of_parts in zip(tables, found, strict=True)])
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """A set as `_pairs` reads it. Rows and columns of zeros fill the tiles up; their factors are 0."""
+
+    shape: tuple[int, int]
+    x: Floats
+    panels: Floats
+    scaled: Floats
+    factors: Floats
+
+    @staticmethod
+    def of(x: Floats, factors: Floats) -> _Tables:
+        (n, d), height = x.shape, -(-len(x) // HIGH) * HIGH
+        filled = np.zeros((height, -(-d // COLUMNS) * COLUMNS), dtype=np.float32)
+        filled[:n, :d] = x
+        weights = np.zeros((height, 1), dtype=np.float32)
+        weights[:n, 0] = factors
+        panels = filled.reshape(-1, COLUMNS, filled.shape[1]).transpose(0, 2, 1)
+        strips = (filled * weights).reshape(height, -1, COLUMNS).transpose(1, 0, 2)
+        return _Tables((n, d), filled.ravel(), panels.ravel(), strips.ravel(), weights.ravel())
+
+    @property
+    def boundaries(self) -> list[int]:
+        """Bands of rows where PARTS parts with about as many pairs begin and end."""
+        n = len(self.factors)
+        shares = [1 - math.sqrt(1 - part / PARTS) for part in range(PARTS + 1)]
+        return sorted({min(round(share * n / BAND) * BAND, n) for share in shares} | {n})
+
+    def whole(self, parts: list[tuple[float, Floats]]) -> tuple[float, Floats]:
+        """S and the rows' sums, from those of the parts."""
+        n, d = self.shape
+        height = len(self.factors)
+        sums = np.sum([sums for _, sums in parts], 0).reshape(-1, height, COLUMNS).transpose(1, 0, 2)
+        return sum(total for total, _ in parts), (sums.reshape(height, -1) * self.factors[:, None])[:n, :d]
+
+
+def _part(tables: _Tables, start: int, stop: int) -> tuple[float, Floats]:
+    """`_pairs` of the bands from row `start` to row `stop`."""
+    sums = np.zeros_like(tables.x)
+    total = _pairs(start, stop, tables.x, tables.panels, tables.scaled, tables.factors, sums)
+    return total, sums
 
 
 @compiled
@@ -118,14 +165,14 @@ def _tile(x, panels, scaled, factors, sums, e, left, right, wide):
 
 
 @compiled
-def _pairs(x, panels, scaled, factors, sums):
-    """S of `pair_exponentials`, and in `sums` (zeros) the rows' sums, yet to be multiplied by their factors.
+def _pairs(start, stop, x, panels, scaled, factors, sums):
+    """What pairs with r in [start, stop) add to S; `sums` (zeros) get the rows' sums, without their factors.
 
     All arrays are flat. x has a row for each factor; `panels` holds it transposed, in strips of COLUMNS rows;
     `scaled`, x times the factors, and `sums` lie in strips of COLUMNS columns.
     """
     n, total, e = len(factors), 0.0, np.zeros(HIGH * WIDE, np.float32)
-    for band in range(0, n, BAND):
+    for band in range(start, stop, BAND):
         for column in range(band, n, WIDE):
             end = min(column + WIDE, n)
             for left in range(band, min(band + BAND, end), HIGH):
