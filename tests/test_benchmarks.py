@@ -31,6 +31,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import common  # noqa: E402
 import plain  # noqa: E402
 import scaling  # noqa: E402
+import settings_grid  # noqa: E402
 import training_speed  # noqa: E402
 
 
@@ -182,6 +183,27 @@ def test_a_sample_of_batches_is_scaled_to_the_epoch() -> None:
 def test_the_exponent_of_growth() -> None:
     worlds = [{"edges": edges, "ours": {"epoch_seconds": edges**1.5}} for edges in (10, 20, 80)]
     assert scaling.exponent(worlds, "ours", "epoch_seconds") == pytest.approx(1.5)
+
+
+def test_the_grid_moves_one_setting_at_a_time() -> None:
+    tried = settings_grid.settings_to_try()
+    assert tried.pop("published") == settings_grid.PUBLISHED
+    for name, settings in tried.items():
+        (changed,) = dict(settings.items() - settings_grid.PUBLISHED.items()).items()
+        assert name == f"{changed[0]}={changed[1]:g}"
+
+
+def test_settings_are_set_beside_the_published_ones_of_their_scenario() -> None:
+    def run(recall: float, ndcg: float) -> dict[str, float]:
+        return {"epoch": 5, "recall@20": recall, "ndcg@20": ndcg}
+
+    found = {
+        "cold": {"published": [run(0.1, 0.1), run(0.3, 0.1)], "other": [run(0.3, 0.15)]},
+        "warm": {"other": [run(0.3, 0.1)]},
+    }
+    rows = [line.split(" | ") for line in settings_grid.tabulate(found).splitlines()[2:]]
+    assert [row[-1].rstrip(" |") for row in rows] == ["+0.0%", "+50.0%", ""]
+    assert rows[0][1:4] == ["5, 5", "0.2000", "0.1000"]
 
 
 def start(*command: str) -> subprocess.CompletedProcess[str]:
