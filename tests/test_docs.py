@@ -179,9 +179,14 @@ def test_settings_in_the_documentation_are_those_of_the_code(name: str, config: 
 def presets_table(model: str) -> str:
     lines = ["| preset | settings |", "|---|---|"]
     for preset in preset_names(model):
-        model_values, training_values = load_preset(model, preset)
-        values = ", ".join(f"`{key}={value}`" for key, value in (model_values | training_values).items())
-        lines.append(f"| `{preset}` | {values} |")
+        usual = load_preset(model, preset)
+        for name, (model_values, training_values) in {
+            f"`{preset}`": usual,
+            f"`{preset}`, all held-out bundles new": load_preset(model, preset, cold=True),
+        }.items():
+            if name == f"`{preset}`" or (model_values, training_values) != usual:
+                values = (model_values | training_values).items()
+                lines.append(f"| {name} | {', '.join(f'`{key}={value}`' for key, value in values)} |")
     return "\n".join(lines)
 
 

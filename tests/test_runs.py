@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -294,17 +295,35 @@ def test_every_preset_is_valid(name: str) -> None:
     assert "default" in preset_names(name)
     for preset in preset_names(name):
         resolve_settings(name, preset, {})
+        resolve_settings(name, preset, {}, cold=True)
 
 
 def test_every_preset_file_belongs_to_a_model() -> None:
     assert {path.stem for path in PRESETS.glob("*.toml")} <= set(MODELS)
 
 
-def test_the_published_youshu_settings() -> None:
+def test_the_youshu_settings() -> None:
     config, training = resolve_settings("coheat", "youshu", {"n_layers": 2, "epochs": 7})
     values = config.model_dump()
-    assert (values["contrast_weight"], values["weight_decay"], values["n_layers"]) == (0.1, 1e-4, 2)
+    assert (values["contrast_weight"], values["weight_decay"], values["n_layers"]) == (0.1, 4e-4, 2)
     assert (training.epochs, training.batch_size, training.evaluate_every) == (7, 2048, 5)
+    config, training = resolve_settings("coheat", "youshu", {"weight_decay": 1e-5, "epochs": 7}, cold=True)
+    values = config.model_dump()
+    assert (values["contrast_weight"], values["weight_decay"], values["n_layers"]) == (0.5, 1e-5, 1)
+    assert (training.epochs, training.batch_size, training.evaluate_every) == (7, 2048, 5)
+
+
+def test_a_run_takes_the_settings_for_new_bundles_where_all_held_out_ones_are_new(tmp_path: Path) -> None:
+    world = planted_world()
+    users, bundles = pairs(world.validation)
+    cold = world.cold_bundles[bundles]
+    assert 0 < cold.sum() < len(cold)
+    for name, chosen, weight in (("new", cold, 0.5), ("known", ~cold, 0.1), ("both", cold | True, 0.1)):
+        validation = relation(users[chosen], bundles[chosen], world.validation.shape)
+        write_tables(replace(world, validation=validation), tmp_path / name)
+        options = {"epochs": 1, "batch_size": 64}
+        run = train_run(tmp_path / name, tmp_path / f"run-{name}", "coheat", "youshu", options)
+        assert run.record.config["contrast_weight"] == weight
 
 
 def test_unknown_names_list_the_known() -> None:

@@ -1,9 +1,10 @@
 """Named settings for a model: `models/presets/<model>.toml`, and where an override belongs.
 
-A preset file has the tables `[<preset>.model]` and `[<preset>.training]`. The preset `default` always
-exists, even without a file, and stands under every other: a preset says only what it has of its own.
-One's own preset, such as `coheat tune` writes, is named by the path of its file: a .toml with `[model]` and
-`[training]`.
+A preset file has the tables `[<preset>.model]` and `[<preset>.training]`, and may have
+`[<preset>.cold.model]` and `[<preset>.cold.training]` with what is different where all held-out bundles are
+new. The preset `default` always exists, even without a file, and stands under every other: a preset says
+only what it has of its own. One's own preset, such as `coheat tune` writes, is named by the path of its
+file: a .toml with `[model]` and `[training]`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ def preset_names(model_name: str) -> list[str]:
     return sorted(_tables(model_name), key=lambda name: (name != "default", name))
 
 
-def load_preset(model_name: str, preset: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values a preset sets for the model and for training; both may be empty."""
+def load_preset(model_name: str, preset: str, cold: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values a preset sets for the model and for training; both may be empty.
+
+    With `cold`, those for data whose held-out bundles are all new, where the preset has any of these.
+    """
     model_class(model_name)
     tables = _tables(model_name)
     if preset.endswith(".toml"):
@@ -46,22 +50,24 @@ def load_preset(model_name: str, preset: str) -> tuple[dict[str, Any], dict[str,
         raise ConfigError(
             f"model {model_name!r} has no preset {preset!r}; it has: {known}; or name a .toml file"
         )
-    base, own = tables["default"], tables[preset]
-    return (
-        {**base.get("model", {}), **own.get("model", {})},
-        {**base.get("training", {}), **own.get("training", {})},
+    layers = [tables["default"], tables[preset]]
+    if cold:
+        layers.append(tables[preset].get("cold", {}))
+    model, training = (
+        {key: value for layer in layers for key, value in layer.get(part, {}).items()} for part in PARTS
     )
+    return model, training
 
 
 def resolve_settings(
-    model_name: str, preset: str, overrides: Mapping[str, Any]
+    model_name: str, preset: str, overrides: Mapping[str, Any], cold: bool = False
 ) -> tuple[Settings, TrainingSettings]:
     """The model's config and the training settings: defaults, then the preset, then the overrides.
 
     An override goes to whichever of the two has a field of that name; the names never coincide.
     """
     config_class = model_class(model_name).Config
-    model_values, training_values = load_preset(model_name, preset)
+    model_values, training_values = load_preset(model_name, preset, cold)
     for key, value in overrides.items():
         if key in config_class.model_fields:
             model_values[key] = value

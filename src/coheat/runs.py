@@ -251,9 +251,11 @@ def train_run(
     """
     data_dir, out = Path(data_dir), Path(out)
     chosen_device = choose_device(device)
-    config, training = resolve_settings(model_name, preset, overrides or {})
+    resolve_settings(model_name, preset, overrides or {})  # a mistake in these is told before data is read
     _check_free(out, resume, overwrite)
     split = open_split(data_dir, scenario, seed)
+    cold = split.validates_new_bundles_only
+    config, training = resolve_settings(model_name, preset, overrides or {}, cold)
     record = RunRecord(
         data=str(data_dir),
         data_resolved=str(data_dir.resolve()),

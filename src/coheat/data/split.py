@@ -69,6 +69,11 @@ class Split:
         cold: npt.NDArray[np.bool_] = self.train.popularity == 0
         return cold
 
+    @property
+    def validates_new_bundles_only(self) -> bool:
+        """Whether all of validation is with bundles that have no training interactions: the cold scenario."""
+        return bool(self.validation.nnz) and bool(self.cold_bundles[self.validation.indices].all())
+
     def report(self) -> dict[str, Any]:
         """Sizes of the parts, and how much of validation and test is cold; ready for JSON."""
         cold_users = np.diff(self.train.user_bundle.indptr) == 0

@@ -74,7 +74,8 @@ class Group:
 def group_for(row: Row, dataset: str, division: str, source: Source) -> Group:
     """Where the runs of a row are kept, and the settings they have."""
     preset = preset_for(row, dataset)
-    config, training = resolve_settings(row.model, preset, row.settings)
+    cold = source.validates_new_bundles_only
+    config, training = resolve_settings(row.model, preset, row.settings, cold)
     settings = {**config.model_dump(mode="json"), **training.model_dump(mode="json")}
     text = json.dumps([source.identity, row.model, settings], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]

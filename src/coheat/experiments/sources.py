@@ -12,7 +12,7 @@ A cold-ratio split is always made here, from all interactions that a data set ha
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Source:
     identity: str
     fingerprint: str
     report: dict[str, Any]
+    validates_new_bundles_only: bool
 
 
 def find_datasets(directory: Path) -> list[Dataset]:
@@ -122,7 +123,7 @@ class Sources:
     def _open(self, directory: Path) -> Source:
         split = read_split(directory)
         found = fingerprint(split)
-        return Source(directory, found, found, split.report())
+        return Source(directory, found, found, split.report(), split.validates_new_bundles_only)
 
     def _make(self, dataset: Dataset, division: str, seed: int) -> Source:
         data = self.whole(dataset)
@@ -133,4 +134,4 @@ class Sources:
             scenario = division if share is None else "cold-ratio"
             write_tables(make_split(data, scenario, seed, cold_share=share), directory)
         opened = self._open(directory)
-        return Source(directory, identity, opened.fingerprint, opened.report)
+        return replace(opened, identity=identity)
