@@ -34,4 +34,4 @@ def _step_back() -> None:
     """Let the thread that learns go first: this one's work is needed only for the next batch."""
     if hasattr(os, "setpriority"):
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
