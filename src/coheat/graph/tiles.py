@@ -124,58 +124,60 @@ class _Tables:
 def _part(tables: _Tables, start: int, stop: int) -> tuple[float, Floats]:
     """`_pairs` of the bands from row `start` to row `stop`."""
     sums = np.zeros_like(tables.x)
-    total = _pairs(start, stop, tables.x, tables.panels, tables.scaled, tables.factors, sums)
+    total = _pairs(start, stop, tables.shape[0], tables.x, tables.panels, tables.scaled, tables.factors, sums)
     return total, sums
 
 
 @compiled
-def _tile(x, panels, scaled, factors, sums, e, left, right, wide):
-    """The pairs of HIGH rows from `left` on with `wide` rows from `right` on: their part of `_pairs`.
+def _tile(x, panels, scaled, factors, sums, e, left, right, high, wide):
+    """The pairs of `high` rows from `left` on with `wide` rows from `right` on: their part of `_pairs`.
 
-    `e` has room for the tile. Where both begin with the same row, only pairs r < s count.
+    `e` has room for the tile. Where both begin with the same row, only pairs r < s count, and small products
+    without any are left out.
     """
-    n = len(factors)
+    n, diagonal = len(factors), left == right
     width = len(x) // n
     for s in range(0, wide, COLUMNS):
-        for r in range(0, HIGH, ROWS):
+        for r in range(0, min(high, s + COLUMNS) if diagonal else high, ROWS):
             _put_product(
                 x, (left + r) * width, width, 1,
                 panels, (right + s) * width, COLUMNS,
                 e, r * WIDE + s, WIDE, width,
             )  # fmt: skip
     _exponentials(e)
-    if left == right:
-        for r in range(HIGH):
+    if diagonal:
+        for r in range(high):
             e[r * WIDE : r * WIDE + r + 1] = 0
     for strip in range(0, n * width, n * COLUMNS):
         of_left, of_right = strip + left * COLUMNS, strip + right * COLUMNS
-        for r in range(0, HIGH, ROWS):
+        for r in range(0, high, ROWS):
+            first = r if diagonal else 0
             _add_product(
-                e, r * WIDE, WIDE, 1,
-                scaled, of_right, COLUMNS,
-                sums, of_left + r * COLUMNS, COLUMNS, wide,
+                e, r * WIDE + first, WIDE, 1,
+                scaled, of_right + first * COLUMNS, COLUMNS,
+                sums, of_left + r * COLUMNS, COLUMNS, wide - first,
             )  # fmt: skip
         for s in range(0, wide, ROWS):
             _add_product(
                 e, s, 1, WIDE,
                 scaled, of_left, COLUMNS,
-                sums, of_right + s * COLUMNS, COLUMNS, HIGH,
+                sums, of_right + s * COLUMNS, COLUMNS, min(high, s + ROWS) if diagonal else high,
             )  # fmt: skip
-    return _weighted_sum(e, factors[left : left + HIGH], factors[right : right + wide])
+    return _weighted_sum(e, factors[left : left + high], factors[right : right + wide])
 
 
 @compiled
-def _pairs(start, stop, x, panels, scaled, factors, sums):
+def _pairs(start, stop, count, x, panels, scaled, factors, sums):
     """What pairs with r in [start, stop) add to S; `sums` (zeros) get the rows' sums, without their factors.
 
     All arrays are flat. x has a row for each factor; `panels` holds it transposed, in strips of COLUMNS rows;
     `scaled`, x times the factors, and `sums` lie in strips of COLUMNS columns.
     """
-    n, total, e = len(factors), 0.0, np.zeros(HIGH * WIDE, np.float32)
+    n, total, e = -(-count // COLUMNS) * COLUMNS, 0.0, np.zeros(HIGH * WIDE, np.float32)
     for band in range(start, stop, BAND):
         for column in range(band, n, WIDE):
             end = min(column + WIDE, n)
             for left in range(band, min(band + BAND, end), HIGH):
-                right = max(column, left)
-                total += _tile(x, panels, scaled, factors, sums, e, left, right, end - right)
+                right, high = max(column, left), min(HIGH, n - left)
+                total += _tile(x, panels, scaled, factors, sums, e, left, right, high, end - right)
     return total
