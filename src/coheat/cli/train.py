@@ -17,7 +17,10 @@ def train(
     ),
     out: Path = typer.Option(..., "--out", metavar="RUN", help="Where to keep the run."),
     model: str = typer.Option("ember", help="Which model; coheat is the paper's."),
-    preset: str = typer.Option("default", help="Named settings, for example youshu."),
+    preset: str = typer.Option(
+        "default",
+        help="Named settings, for example youshu; some differ where all held-out bundles are new.",
+    ),
     seed: int = typer.Option(0, min=0, help="Same seed, same result."),
     scenario: str | None = typer.Option(
         None, help="How to split data that has no split: warm, cold, all or time. Default: all."
