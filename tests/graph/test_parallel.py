@@ -38,7 +38,7 @@ def test_jobs_run_side_by_side() -> None:
         met.wait()  # breaks unless two of them run at the same time
 
     run_jobs([(meet, np.array([0, 1]), ()), (meet, np.array([0, 1]), ())])
-    run_tasks([met.wait, met.wait])
+    assert sorted(run_tasks([met.wait, met.wait])) == [0, 1]  # each is told its place at the barrier
 
 
 def test_ranges_left_by_a_thread_that_is_held_up_go_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
