@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coheat.graph.prefetch import prefetched
+from coheat.graph.prefetch import AHEAD, prefetched
 
 
 def test_same_items_in_the_same_order() -> None:
@@ -16,20 +16,25 @@ def test_same_items_in_the_same_order() -> None:
     assert list(prefetched([None, None])) == [None, None]
 
 
-def test_items_are_made_one_ahead_in_another_thread() -> None:
+def test_items_are_made_ahead_in_another_thread() -> None:
     makers: list[threading.Thread] = []
     made: list[int] = []
+    full = threading.Event()
 
     def items() -> Iterator[int]:
-        for n in range(3):
+        for n in range(100):
             makers.append(threading.current_thread())
             made.append(n)
+            if n == AHEAD:
+                full.set()
             yield n
 
     running = prefetched(items())
     assert next(running) == 0
-    assert list(running) == [1, 2]
-    assert made == [0, 1, 2]
+    assert full.wait(10)
+    assert len(made) <= 1 + AHEAD  # and no further than that
+    assert list(running) == list(range(1, 100))
+    assert made == list(range(100))
     assert threading.current_thread() not in makers
 
 

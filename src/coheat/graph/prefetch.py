@@ -1,9 +1,10 @@
-"""Prepare the next batch in a second thread while the model learns from this one."""
+"""Prepare the next batches in a second thread while the model learns from this one."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,26 +13,34 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
+AHEAD = 3
+"""Items in store. With a few of them, the thread that makes them need not hurry: it works when the one that
+learns leaves a core idle, and no item has to be waited for because one took long."""
+
+
 class _End:
     """What stands after the last item."""
 
 
 def prefetched(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items in the same order, each made one step ahead in a thread of its own.
+    """The same items in the same order, each made ahead of its turn in a thread of its own.
 
     Dropping edges and choosing rows for a batch does not depend on the parameters, so the second core can
     do it in the meantime. An error in the making is raised where the item would have come.
     """
     iterator = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="coheat-prefetch", initializer=_step_back) as thread:
-        coming = thread.submit(next, iterator, _End())
-        while not isinstance(item := coming.result(), _End):
-            coming = thread.submit(next, iterator, _End())
-            yield item
+        coming = deque(thread.submit(next, iterator, _End()) for _ in range(AHEAD))
+        try:
+            while not isinstance(item := coming.popleft().result(), _End):
+                coming.append(thread.submit(next, iterator, _End()))
+                yield item
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _step_back() -> None:
-    """Let the thread that learns go first: this one's work is needed only for the next batch."""
+    """Let the thread that learns go first: this one's work is needed only for batches to come."""
     if hasattr(os, "setpriority"):
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

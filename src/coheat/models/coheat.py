@@ -29,7 +29,7 @@ from coheat.graph.fused import unit_rows
 from coheat.losses import alignment, bpr, uniformity
 from coheat.models.base import Progress
 from coheat.models.layers import pick, table
-from coheat.models.two_views import Prepared, Rows, TwoViewConfig, TwoViewModel
+from coheat.models.two_views import Prepared, Rows, TwoViewConfig, TwoViewModel, Views
 from coheat.rng import Randomness
 
 
@@ -110,10 +110,8 @@ class CoHeat(TwoViewModel):
         rows = batch.rows
         history = self.history_view(batch.history)
         affiliation = self.affiliation_view(batch.affiliation, batch.pooling)[:2]
-        weights = pick(self.history_weights(self._weighing_temperature()), rows.bundles)[:, None]
-        user_vectors = torch.cat([history[0], affiliation[0]], 1)
-        bundle_vectors = torch.cat([weights * history[1], (1 - weights) * affiliation[1]], 1)
-        terms = {"bpr": bpr(*rows.scores(user_vectors, bundle_vectors))}
+        weights = pick(self.history_weights(self._weighing_temperature()), rows.bundles)
+        terms = {"bpr": bpr(*rows.weighed_scores(history, affiliation, weights))}
         if self.config.contrast_weight > 0:
             terms["contrast"] = self.config.contrast_weight * self._contrast(history, affiliation, rows)
         if self.decay_in_loss:
@@ -121,9 +119,7 @@ class CoHeat(TwoViewModel):
             terms["decay"] = self.config.weight_decay * norm
         return terms
 
-    def _contrast(
-        self, history: tuple[Tensor, Tensor], affiliation: tuple[Tensor, Tensor], rows: Rows
-    ) -> Tensor:
+    def _contrast(self, history: Views, affiliation: Views, rows: Rows) -> Tensor:
         """Alignment between the views and uniformity within each, for the batch's users and positives."""
         n_positives = len(rows.positive_counts)
         parts = [

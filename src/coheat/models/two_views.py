@@ -69,6 +69,10 @@ class TwoViewConfig(ModelConfig):
     drop_last_batch: bool = Field(True, description="leave the last, incomplete batch of an epoch out")
 
 
+Views = tuple[Tensor, Tensor]
+"""One view of some users and some bundles."""
+
+
 @dataclass(frozen=True)
 class Masks:
     """Which edges stay in one batch. Each graph's directions are named by the side that receives."""
@@ -127,6 +131,16 @@ class Rows:
         user_at = torch.cat([self.user_at, self.user_at])
         bundle_at = torch.cat([self.positive_at, self.negative_at])
         positive, negative = dot_rows(users, bundles, user_at, bundle_at).chunk(2)
+        return positive, negative
+
+    def weighed_scores(self, history: Views, affiliation: Views, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """`scores` of two views (users, bundles), by each bundle's weight of the first (l,)."""
+        of_views = zip(self.scores(*history), self.scores(*affiliation), strict=True)
+        at = self.positive_at, self.negative_at
+        positive, negative = (
+            torch.lerp(second, first, weights[place])
+            for (first, second), place in zip(of_views, at, strict=True)
+        )
         return positive, negative
 
 
