@@ -35,8 +35,9 @@ def test_rows_are_added_up_with_each_kind_of_weight(width: int) -> None:
     scaled = of_targets[targets] * of_sources[sources]
     np.testing.assert_allclose(out, dense(scaled), rtol=1e-4, atol=1e-5)
     nowhere = np.full(n_targets, -1, dtype=np.int32)
-    kernels.collect(0, n_targets, indptr, sources, of_targets, x, x, nowhere, out)
-    np.testing.assert_allclose(out, dense(of_targets[targets]), rtol=1e-4, atol=1e-5)
+    out[:] = 1
+    kernels.collect(0, n_targets, indptr, sources, of_targets, x, x, nowhere, 0, out)
+    np.testing.assert_allclose(out - 1, dense(of_targets[targets]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_range_leaves_the_other_rows_alone() -> None:

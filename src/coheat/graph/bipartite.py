@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.graph import kernels
+from coheat.graph.adam import Part, late_parts
 from coheat.graph.parallel import Job, even_ranges, run_jobs
 from coheat.graph.propagation import Floats, Scaled, array, by_kernels, multiply, torch_product
 
@@ -144,8 +145,15 @@ class _KernelConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, left: Tensor, right: Tensor, to_left: Rowwise, to_right: Rowwise, scale: float
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        to_left: Rowwise,
+        to_right: Rowwise,
+        scale: float,
+        late: tuple[list[Part] | None, list[Part] | None],
     ) -> tuple[Tensor, Tensor]:
+        ctx.late = late
         ctx.sides, ctx.scale, ctx.lengths = (to_left, to_right), np.float32(scale), []
         tables, outputs = (array(left), array(right)), []
         jobs: list[Job] = []
@@ -161,7 +169,7 @@ class _KernelConvolution(torch.autograd.Function):
         return outputs[0], outputs[1]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """A table's gradient: what its rows passed on to the other side, plus what came to its own rows."""
         *tables, left, right = (array(tensor) for tensor in ctx.saved_tensors)
         direct = [array(gradient) for gradient in gradients]
@@ -174,16 +182,20 @@ class _KernelConvolution(torch.autograd.Function):
             jobs.append((kernels.convolve_backward, ranges, (*forward, direct[side], message)))
             messages.append(message)
         run_jobs(jobs)
-        found, jobs = [], []
-        for side, table in enumerate(tables):
+        found: list[Tensor | None] = []
+        jobs = []
+        for side, (table, late) in enumerate(zip(tables, ctx.late, strict=True)):
             (rows, _), (_, p) = ctx.sides[side], ctx.sides[1 - side]
-            gradient, back = torch.empty(table.shape), p.transposed
-            own = direct[side], kernels.places(rows, len(table))
-            edges = back.indptr, back.sources, back.target_scales, messages[1 - side]
-            jobs.append((kernels.collect, back.row_ranges, (*edges, *own, gradient.numpy())))
-            found.append(gradient)
+            back, own = p.transposed, (direct[side], kernels.places(rows, len(table)))
+            part = back.indptr, back.sources, back.target_scales, messages[1 - side], *own
+            if late is not None:
+                late.append(part)
+                found.append(None)
+            else:
+                found.append(gradient := torch.zeros(table.shape))
+                jobs.append((kernels.collect, back.row_ranges, (*part, 0, gradient.numpy())))
         run_jobs(jobs)
-        return found[0], found[1], None, None, None
+        return *found, None, None, None, None
 
 
 def torch_convolution(
@@ -207,7 +219,9 @@ def convolution(
     """
     if not by_kernels(left):
         return torch_convolution(left, right, to_left, to_right, scale)
-    outputs: tuple[Tensor, Tensor] = _KernelConvolution.apply(left, right, to_left, to_right, scale)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = _KernelConvolution.apply(  # type: ignore[no-untyped-call]
+        left, right, to_left, to_right, scale, (late_parts(left), late_parts(right))
+    )
     return outputs
 
 

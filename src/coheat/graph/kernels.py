@@ -22,7 +22,11 @@ SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
 their numbers soon are too small for a float."""
 
-_options = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz", "arcp"}}
+UPDATED = 256
+"""Rows whose gradient is added up and used before that of the next ones."""
+
+# Dividing by 0 gives infinity, as in numpy: a loop that may have to raise an error cannot use vectors.
+_options = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy"}
 compiled = numba.njit(cache=True, **_options)
 _part_of_compiled = numba.njit(**_options)  # kept with what calls it
 
@@ -243,19 +247,54 @@ def convolve_backward(start, stop, rows, target_scales, base, scale, out, length
 
 
 @compiled
-def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, out):
-    """out[t] = target_scales[t] * sum over edges of x[source], plus direct[direct_at[t]] (none at -1)."""
-    width = x.shape[1]
+def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, first, out):
+    """Add target_scales[t] * sum over edges of x[source], and direct[direct_at[t]] (none at -1), to row t.
+
+    Row `first` is the first of `out`.
+    """
+    width, sums = x.shape[1], np.empty(x.shape[1], np.float32)
     for t in range(start, stop):
-        row, scale = out[t], target_scales[t]
-        _sum_plain(indptr[t], indptr[t + 1], sources, target_scales, x, row)
+        row, scale = out[t - first], target_scales[t]
+        _sum_plain(indptr[t], indptr[t + 1], sources, target_scales, x, sums)
+        for j in range(width):
+            row[j] += scale * sums[j]
         if direct_at[t] >= 0:
             own = direct[direct_at[t]]
             for j in range(width):
-                row[j] = row[j] * scale + own[j]
-        else:
-            for j in range(width):
-                row[j] *= scale
+                row[j] += own[j]
+
+
+@compiled
+def adam(gradient, table, first, second, rate, decay, betas, correction, epsilon):
+    """One update of Adam, in place, of some rows of a table and of both their moments; all arrays are flat.
+
+    `rate` and `correction` hold what corrects the moments for their start at 0.
+    """
+    one, (beta, beta_of_squares) = np.float32(1), betas
+    for n in range(len(gradient)):
+        g = gradient[n] + decay * table[n]
+        mean = beta * first[n] + (one - beta) * g
+        square = beta_of_squares * second[n] + (one - beta_of_squares) * g * g
+        first[n], second[n] = mean, square
+        table[n] -= rate * mean / (correction * np.sqrt(square) + epsilon)
+
+
+@compiled
+def collect_and_update(start, stop, parts, table, first, second, rate, decay, betas, correction, epsilon):
+    """`adam` for rows start to stop, with the sum of what `collect` finds for each of the parts as gradient.
+
+    It is done by blocks of rows, whose gradient stays in the cache.
+    """
+    width = table.shape[1]
+    block = np.empty((UPDATED, width), np.float32)
+    for t in range(start, stop, UPDATED):
+        end = min(t + UPDATED, stop)
+        block[:] = 0
+        for indptr, sources, target_scales, x, direct, direct_at in parts:
+            collect(t, end, indptr, sources, target_scales, x, direct, direct_at, t, block)
+        numbers = block[: end - t].reshape(-1)
+        rows = table[t:end].reshape(-1), first[t:end].reshape(-1), second[t:end].reshape(-1)
+        adam(numbers, rows[0], rows[1], rows[2], rate, decay, betas, correction, epsilon)
 
 
 @compiled

@@ -1,8 +1,8 @@
 """What the hot loops keep in the processor's registers, written out because the compiler does not find it.
 
 Operations for compiled code: asking for a row of a table before it is needed, finding a bit, adding up rows
-of a table, and products of small matrices. Vectors of eight floats are what most processors have; LLVM makes do
-with what it finds.
+of a table, and products of small matrices. Vectors of eight floats are what most processors have; LLVM makes
+do with what it finds.
 """
 
 from __future__ import annotations

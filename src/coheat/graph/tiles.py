@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
@@ -79,21 +78,25 @@ def pair_exponentials(sets: Sequence[tuple[Floats, Floats]]) -> list[tuple[float
     1 or less. Threads share the parts of all sets; those of a set are added up in a fixed order.
     """
     tables = run_tasks([partial(_Tables.of, x, factors) for x, factors in sets])
-    parts = [partial(_part, t, start, stop) for t in tables for start, stop in pairwise(t.boundaries)]
-    done = iter(run_tasks(parts))
-    found = [[next(done) for _ in t.boundaries[1:]] for t in tables]
-    return run_tasks([partial(t.whole, of_parts) for t, of_parts in zip(tables, found, strict=True)])
+    totals = iter(run_tasks([partial(t.add_part, part) for t in tables for part in range(len(t.sums))]))
+    values = [sum(next(totals) for _ in t.sums) for t in tables]
+    return list(zip(values, run_tasks([t.row_sums for t in tables]), strict=True))
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """A set as `_pairs` reads it. Rows and columns of zeros fill the tiles up; their factors are 0."""
+    """A set as `_pairs` reads it, and room for the sums of each part, zeros at first.
+
+    Rows and columns of zeros fill the tiles up; their factors are 0.
+    """
 
     shape: tuple[int, int]
     x: Floats
     panels: Floats
     scaled: Floats
     factors: Floats
+    boundaries: list[int]
+    sums: Floats
 
     @staticmethod
     def of(x: Floats, factors: Floats) -> _Tables:
@@ -104,28 +107,46 @@ class _Tables:
         weights[:n, 0] = factors
         panels = filled.reshape(-1, COLUMNS, filled.shape[1]).transpose(0, 2, 1)
         strips = (filled * weights).reshape(height, -1, COLUMNS).transpose(1, 0, 2)
-        return _Tables((n, d), filled.ravel(), panels.ravel(), strips.ravel(), weights.ravel())
+        boundaries = _boundaries(height)
+        sums = np.zeros((len(boundaries) - 1, filled.size), dtype=np.float32)
+        arrays = filled.ravel(), panels.ravel(), strips.ravel(), weights.ravel()
+        return _Tables((n, d), *arrays, boundaries, sums)
 
-    @property
-    def boundaries(self) -> list[int]:
-        """Bands of rows where PARTS parts with about as many pairs begin and end."""
-        n = len(self.factors)
-        shares = [1 - math.sqrt(1 - part / PARTS) for part in range(PARTS + 1)]
-        return sorted({min(round(share * n / BAND) * BAND, n) for share in shares} | {n})
+    def add_part(self, part: int) -> float:
+        """Have `_pairs` add up one part of the pairs; what these add to S."""
+        start, stop = self.boundaries[part : part + 2]
+        arrays = self.x, self.panels, self.scaled, self.factors, self.sums[part]
+        total: float = _pairs(start, stop, self.shape[0], *arrays)
+        return total
 
-    def whole(self, parts: list[tuple[float, Floats]]) -> tuple[float, Floats]:
-        """S and the rows' sums, from those of the parts."""
-        n, d = self.shape
-        height = len(self.factors)
-        sums = np.sum([sums for _, sums in parts], 0).reshape(-1, height, COLUMNS).transpose(1, 0, 2)
-        return sum(total for total, _ in parts), (sums.reshape(height, -1) * self.factors[:, None])[:n, :d]
+    def row_sums(self) -> Floats:
+        """For each row its sums in all parts, times its factor."""
+        found = np.empty(self.shape, dtype=np.float32)
+        _add_parts(self.sums, self.factors, found)
+        return found
 
 
-def _part(tables: _Tables, start: int, stop: int) -> tuple[float, Floats]:
-    """`_pairs` of the bands from row `start` to row `stop`."""
-    sums = np.zeros_like(tables.x)
-    total = _pairs(start, stop, tables.shape[0], tables.x, tables.panels, tables.scaled, tables.factors, sums)
-    return total, sums
+def _boundaries(n: int) -> list[int]:
+    """Bands of rows where PARTS parts with about as many pairs begin and end."""
+    shares = [1 - math.sqrt(1 - part / PARTS) for part in range(PARTS)]
+    return sorted({min(round(share * n / BAND) * BAND, n) for share in shares} | {n})
+
+
+@compiled
+def _add_parts(sums, factors, found):
+    """found[r] = factors[r] times the sum over parts of row r, which lie in strips as in `_pairs`."""
+    (n, d), height = found.shape, len(factors)
+    for column in range(0, d, COLUMNS):
+        wide = min(COLUMNS, d - column)
+        for r in range(n):
+            row, at = found[r, column : column + wide], column * height + r * COLUMNS
+            row[:] = 0
+            for part in range(len(sums)):
+                of_part = sums[part, at : at + wide]
+                for c in range(wide):
+                    row[c] += of_part[c]
+            for c in range(wide):
+                row[c] *= factors[r]
 
 
 @compiled

@@ -21,6 +21,7 @@ from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.data.sampling import triples
 from coheat.errors import ConfigError
+from coheat.graph.adam import Adam
 from coheat.graph.overlap import overlaps
 from coheat.rng import Randomness
 
@@ -235,7 +236,7 @@ class Model(nn.Module):
         if not parameters:
             return []
         decay = 0.0 if self.decay_in_loss else self.config.weight_decay
-        return [torch.optim.Adam(parameters, lr=self.config.learning_rate, weight_decay=decay, fused=True)]
+        return [Adam(parameters, lr=self.config.learning_rate, weight_decay=decay)]
 
     def step(self, batch: Any, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
         """One optimisation step; models with alternating optimisers override it."""

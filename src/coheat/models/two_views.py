@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import Triples, triples
 from coheat.graph import kernels
+from coheat.graph.adam import Adam
 from coheat.graph.bipartite import (
     BipartiteGraph,
     Direction,
@@ -236,7 +237,9 @@ class TwoViewModel(PreparingModel):
         return Prepared(rows, history, affiliation, for_gradients(pooling))
 
     def step(self, batch: Prepared, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-        with one_torch_thread():
+        (optimizer,) = optimizers
+        assert isinstance(optimizer, Adam)
+        with one_torch_thread(), optimizer.late_gradients():
             return super().step(batch, optimizers)
 
     def history_view(self, selection: Selection) -> tuple[Tensor, Tensor]:
