@@ -70,6 +70,18 @@ def test_alignment_counts_rows_as_often_as_they_stand_in_the_batch() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["kernels", "torch"])
+def test_squared_distances_and_their_gradients(dtype: torch.dtype) -> None:
+    tables, weights = torch.randn(2, 7, 5, dtype=dtype), torch.randn(7, dtype=dtype)
+    results = []
+    for distances in (losses.squared_distances, lambda x, y: (x - y).norm(dim=1) ** 2):
+        x, y = (table.clone().requires_grad_() for table in tables)
+        values = distances(x, y)
+        results.append([values.detach(), *torch.autograd.grad((values * weights).sum(), (x, y))])
+    for mine, other in zip(*results, strict=True):
+        assert torch.allclose(mine, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["kernels", "torch"])
 def test_dot_rows_equals_indexing(dtype: torch.dtype) -> None:
     tables = torch.randn(4, 6, dtype=dtype), torch.randn(3, 6, dtype=dtype)
     x_at, y_at = torch.tensor([0, 3, 3, 1, 0]), torch.tensor([2, 2, 0, 1, 2])

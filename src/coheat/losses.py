@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
 from coheat.graph import kernels
@@ -46,10 +47,36 @@ def batch_l2(used: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return torch.stack(terms).sum()
 
 
+class _SquaredDistances(torch.autograd.Function):
+    """Squared distances of rows with compiled kernels, without a table of differences."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        out = torch.empty(len(x))
+        run_ranges(kernels.squared_distances, even_ranges(len(x)), array(x), array(y), out.numpy())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        found = torch.empty(x.shape), torch.empty(y.shape)
+        arrays = [array(tensor) for tensor in (x, y, gradients[0], *found)]
+        run_ranges(kernels.squared_distances_backward, even_ranges(len(x)), *arrays)
+        return found
+
+
+def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """|x[n] - y[n]|^2 for every row n."""
+    if by_kernels(x):
+        distances: Tensor = _SquaredDistances.apply(x, y)  # type: ignore[no-untyped-call]
+        return distances
+    return (x - y).square().sum(1)
+
+
 def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
     """Mean squared distance between the rows of two normalised views (n, d); row r counts counts[r] times."""
-    distances = (first - second).square().sum(1)
-    return (distances * counts).sum() / counts.sum()
+    return (squared_distances(first, second) * counts).sum() / counts.sum()
 
 
 class _Uniformity(torch.autograd.Function):
@@ -65,7 +92,9 @@ class _Uniformity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, counts: list[Tensor], *sets: Tensor) -> Tensor:
         # E_rs = both factors * exp(4 <x, y> - 4)
-        factors = [c * torch.exp(2 - 2 * x.square().sum(1)) for x, c in zip(sets, counts, strict=True)]
+        factors = [
+            c * torch.exp(2 - 2 * vector_norm(x, dim=1).square()) for x, c in zip(sets, counts, strict=True)
+        ]
         values, found = [], []
         for (pairs, sums), c in zip(_pair_exponentials(sets, factors), counts, strict=True):
             # Copies of one row are at distance 0 from each other: each such pair contributes exp(0) = 1.

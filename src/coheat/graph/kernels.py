@@ -458,3 +458,25 @@ def dot_rows_backward(start, stop, x, y, x_at, y_at, gradient, x_grad, y_grad):
         for j in range(stop - start):
             a_grad[j] += w * b[j]
             b_grad[j] += w * a[j]
+
+
+@compiled
+def squared_distances(start, stop, x, y, out):
+    """out[n] = |x[n] - y[n]|^2."""
+    width = x.shape[1]
+    for n in range(start, stop):
+        a, b, total = x[n], y[n], np.float32(0.0)
+        for j in range(width):
+            total += (a[j] - b[j]) * (a[j] - b[j])
+        out[n] = total
+
+
+@compiled
+def squared_distances_backward(start, stop, x, y, gradient, x_grad, y_grad):
+    """Gradients of `squared_distances` in x and in y."""
+    width = x.shape[1]
+    for n in range(start, stop):
+        a, b, a_grad, b_grad, twice = x[n], y[n], x_grad[n], y_grad[n], np.float32(2.0) * gradient[n]
+        for j in range(width):
+            a_grad[j] = twice * (a[j] - b[j])
+            b_grad[j] = -a_grad[j]
