@@ -55,7 +55,7 @@ def summarise(results: dict[str, dict[str, Any]], scenario: str) -> list[str]:
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__,
-        epilog="example:\n  python benchmarks/accuracy.py --data ../shared/data --out runs/accuracy",
+        epilog="example:\n  python benchmarks/accuracy.py --data DATA --out runs/accuracy",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("--data", type=Path, help="directory with cold/, warm/ and all/, each with Youshu/")

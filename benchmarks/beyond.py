@@ -249,7 +249,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(
         description=__doc__,
-        epilog="example:\n  python benchmarks/beyond.py --data ../shared/data --out runs/beyond",
+        epilog="example:\n  python benchmarks/beyond.py --data DATA --out runs/beyond",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("--data", type=Path, required=True, help="holds cold/NAME, warm/NAME and all/NAME")

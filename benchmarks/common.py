@@ -189,7 +189,8 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def world_name(options: argparse.Namespace) -> str:
-    return str(options.data) if options.data else f"generated, like {options.like}"
+    """Which data a result is of: the last two folders say the scenario and the data set."""
+    return "/".join(options.data.parts[-2:]) if options.data else f"generated, like {options.like}"
 
 
 def write_json(path: Path | None, name: str, measured: Measured) -> None:

@@ -22,7 +22,7 @@ from coheat.graph.parallel import Job, balanced_ranges, run_jobs
 from coheat.graph.propagation import Floats, array, by_kernels
 
 Part = tuple[Indices, npt.NDArray[np.int32], Floats, Floats, Floats, npt.NDArray[np.int32]]
-"""A term of a table's gradient: what `kernels.collect` takes between its range of rows and its output."""
+"""A term of a table's gradient: what `kernels.collect` takes between its rows and its output."""
 
 LATE = "_late_parts"
 
@@ -42,7 +42,7 @@ class Adam(torch.optim.Adam):
     @contextmanager
     def late_gradients(self) -> Iterator[None]:
         """In here, kernels that would write a table's gradient leave its parts to the next `step`."""
-        tables = [p for group in self.param_groups for p in group["params"] if p.ndim == 2 and by_kernels(p)]
+        tables = [p for group in self.param_groups for p in group["params"] if _fits(p)]
         for table in tables:
             setattr(table, LATE, [])
         try:
@@ -81,6 +81,11 @@ class Adam(torch.optim.Adam):
         taken = tuple(parts)
         parts.clear()
         return kernels.collect_and_update, balanced_ranges(edges), (taken, *tables, *numbers)
+
+
+def _fits(table: Tensor) -> bool:
+    """Whether the kernel can update it in place."""
+    return table.ndim == 2 and table.is_contiguous() and by_kernels(table)
 
 
 def _written(gradient: Floats) -> Part:
