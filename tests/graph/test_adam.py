@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from coheat.graph.adam import Adam, late_parts
+from coheat.graph.adam import BLOCK, Adam, late_parts
 from coheat.graph.bipartite import BipartiteGraph, Selection, light_gcn
-from coheat.graph.kernels import UPDATED
 from coheat.models.layers import table
 
-SHAPE = 3 * UPDATED + 17, UPDATED + 1
+SHAPE = 3 * BLOCK + 17, BLOCK + 1
 """Rows of the two sides: several blocks and a rest."""
 
 
@@ -30,7 +31,7 @@ def selection(graph: BipartiteGraph, seed: int) -> Selection:
 
 
 def loss(parameters: list[nn.Parameter], selections: list[Selection], direct: bool) -> Tensor:
-    """Two views on the first table, one on the second; with `direct`, terms that no kernel knows of."""
+    """Several views on two tables, and a table apart; with `direct`, also a term that no kernel knows of."""
     left, right, apart = parameters
     total = apart.square().sum()
     for chosen in selections:
@@ -50,13 +51,9 @@ def test_steps_equal_those_of_torch(width: int, direct: bool) -> None:
         chosen = [selection(graph, 2 * step), selection(graph, 2 * step + 1)]
         for parameters, optimizer in ((ours, adam), (theirs, expected)):
             optimizer.zero_grad()
-            if optimizer is adam:
-                with adam.late_gradients():
-                    loss(parameters, chosen, direct).backward()  # type: ignore[no-untyped-call]
-                    assert late_parts(parameters[0])
-                    adam.step()
-            else:
+            with adam.late_gradients() if optimizer is adam else nullcontext():
                 loss(parameters, chosen, direct).backward()  # type: ignore[no-untyped-call]
+                assert bool(late_parts(parameters[0])) == (optimizer is adam)
                 optimizer.step()
         for mine, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)

@@ -5,6 +5,8 @@ table: millions of numbers go to memory, and come back for the update. Within `l
 them is kept instead, and the update adds up the gradient of a few rows at a time and uses it in the cache.
 """
 
+# numba functions carry no types that mypy could use
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -17,14 +19,17 @@ import torch
 from torch import Tensor
 
 from coheat.data.dataset import Indices
-from coheat.graph import kernels
+from coheat.graph.kernels import collect, compiled
 from coheat.graph.parallel import Job, balanced_ranges, run_jobs
 from coheat.graph.propagation import Floats, array, by_kernels
 
 Part = tuple[Indices, npt.NDArray[np.int32], Floats, Floats, Floats, npt.NDArray[np.int32]]
-"""A term of a table's gradient: what `kernels.collect` takes between its rows and its output."""
+"""A term of a table's gradient: what `collect` takes between its rows and its output."""
 
 LATE = "_late_parts"
+
+BLOCK = 256
+"""Rows whose gradient is added up and used before that of the next ones."""
 
 
 def late_parts(table: Tensor) -> list[Part] | None:
@@ -70,17 +75,15 @@ class Adam(torch.optim.Adam):
             state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
         state["step"] += 1
-        beta, beta_of_squares = group["betas"]
-        n_steps = int(state["step"])
+        n_steps, (beta, beta_of_squares) = int(state["step"]), group["betas"]
         rate = group["lr"] / (1 - beta**n_steps)
         correction = (1 - beta_of_squares**n_steps) ** -0.5
-        settings = np.float32(rate), np.float32(group["weight_decay"]), np.array(group["betas"], np.float32)
-        edges = np.sum([part[0] for part in parts], 0)
+        settings = rate, group["weight_decay"], beta, beta_of_squares, correction, group["eps"]
+        edges = np.sum([indptr for indptr, *_ in parts], 0)
         tables = array(table), array(state["exp_avg"]), array(state["exp_avg_sq"])
-        numbers = *settings, np.float32(correction), np.float32(group["eps"])
         taken = tuple(parts)
         parts.clear()
-        return kernels.collect_and_update, balanced_ranges(edges), (taken, *tables, *numbers)
+        return _collect_and_update, balanced_ranges(edges), (taken, *tables, *map(np.float32, settings))
 
 
 def _fits(table: Tensor) -> bool:
@@ -93,3 +96,34 @@ def _written(gradient: Floats) -> Part:
     n = len(gradient)
     nothing = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.ones(n, np.float32), gradient
     return *nothing, gradient, np.arange(n, dtype=np.int32)
+
+
+@compiled
+def _update_rows(gradient, table, first, second, rate, decay, beta, beta_of_squares, correction, epsilon):
+    """One update of some rows of a table and of both their moments, in place; all arrays are flat.
+
+    `rate` and `correction` hold what corrects the moments for their start at 0.
+    """
+    one = np.float32(1)
+    for n in range(len(gradient)):
+        g = gradient[n] + decay * table[n]
+        mean = beta * first[n] + (one - beta) * g
+        square = beta_of_squares * second[n] + (one - beta_of_squares) * g * g
+        first[n], second[n] = mean, square
+        table[n] -= rate * mean / (correction * np.sqrt(square) + epsilon)
+
+
+@compiled
+def _collect_and_update(
+    start, stop, parts, table, first, second, rate, decay, beta, beta_of_squares, correction, epsilon
+):
+    """`_update_rows` from start to stop, a block at a time; its gradient is the sum over the parts."""
+    block = np.empty((BLOCK, table.shape[1]), np.float32)
+    for t in range(start, stop, BLOCK):
+        end = min(t + BLOCK, stop)
+        block[:] = 0
+        for indptr, sources, target_scales, x, direct, direct_at in parts:
+            collect(t, end, indptr, sources, target_scales, x, direct, direct_at, t, block)
+        gradient = block[: end - t].reshape(-1)
+        rows, means, squares = table[t:end].reshape(-1), first[t:end].reshape(-1), second[t:end].reshape(-1)
+        _update_rows(gradient, rows, means, squares, rate, decay, beta, beta_of_squares, correction, epsilon)

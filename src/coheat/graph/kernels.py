@@ -22,9 +22,6 @@ SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
 their numbers soon are too small for a float."""
 
-UPDATED = 256
-"""Rows whose gradient is added up and used before that of the next ones."""
-
 # Dividing by 0 gives infinity, as in numpy: a loop that may have to raise an error cannot use vectors.
 _options = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy"}
 compiled = numba.njit(cache=True, **_options)
@@ -59,7 +56,7 @@ def draw_mask(start, stop, low_key, high_key, threshold, mask):
 def source_degrees(sources, mask, whole_degrees):
     """Number of kept edges that leave each source: all its edges, less those dropped.
 
-    Fewer are dropped than stay, and in words of 64 bits they are found without looking at the others.
+    Usually fewer are dropped than stay, and in words of 64 bits they are found without looking at the others.
     """
     degrees, ends, one = whole_degrees.copy(), sources.view(np.uint32), np.uint64(1)
     n_words = len(mask) // 64
@@ -262,39 +259,6 @@ def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, f
             own = direct[direct_at[t]]
             for j in range(width):
                 row[j] += own[j]
-
-
-@compiled
-def adam(gradient, table, first, second, rate, decay, betas, correction, epsilon):
-    """One update of Adam, in place, of some rows of a table and of both their moments; all arrays are flat.
-
-    `rate` and `correction` hold what corrects the moments for their start at 0.
-    """
-    one, (beta, beta_of_squares) = np.float32(1), betas
-    for n in range(len(gradient)):
-        g = gradient[n] + decay * table[n]
-        mean = beta * first[n] + (one - beta) * g
-        square = beta_of_squares * second[n] + (one - beta_of_squares) * g * g
-        first[n], second[n] = mean, square
-        table[n] -= rate * mean / (correction * np.sqrt(square) + epsilon)
-
-
-@compiled
-def collect_and_update(start, stop, parts, table, first, second, rate, decay, betas, correction, epsilon):
-    """`adam` for rows start to stop, with the sum of what `collect` finds for each of the parts as gradient.
-
-    It is done by blocks of rows, whose gradient stays in the cache.
-    """
-    width = table.shape[1]
-    block = np.empty((UPDATED, width), np.float32)
-    for t in range(start, stop, UPDATED):
-        end = min(t + UPDATED, stop)
-        block[:] = 0
-        for indptr, sources, target_scales, x, direct, direct_at in parts:
-            collect(t, end, indptr, sources, target_scales, x, direct, direct_at, t, block)
-        numbers = block[: end - t].reshape(-1)
-        rows = table[t:end].reshape(-1), first[t:end].reshape(-1), second[t:end].reshape(-1)
-        adam(numbers, rows[0], rows[1], rows[2], rate, decay, betas, correction, epsilon)
 
 
 @compiled
