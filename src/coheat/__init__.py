@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from coheat.data.split import Split as Split
     from coheat.evaluation import evaluate as evaluate
     from coheat.recommender import Recommender as Recommender
+    from coheat.runs import fit_recommender as fit_recommender
     from coheat.runs import open_run as open_run
     from coheat.runs import train_run as train_run
     from coheat.training import TrainingSettings as TrainingSettings
     from coheat.training import fit as fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "BundleData": "coheat.data.dataset",
@@ -31,6 +32,7 @@ _HOMES = {
     "TrainingSettings": "coheat.training",
     "evaluate": "coheat.evaluation",
     "fit": "coheat.training",
+    "fit_recommender": "coheat.runs",
     "load_artifact": "coheat.artifact",
     "open_run": "coheat.runs",
     "read_data": "coheat.data.files",

@@ -1,49 +1,40 @@
 """A trained model as a directory that stands on its own: no data set and no pickle needed to use it.
 
-    artifact.json            what it is: model, settings, seed, data, best epoch, metrics, checksums
-    parameters.safetensors   the model's full state
-    vectors.safetensors      users, bundles and (where the model has them) items and the tables of its two
-                             views: all that serving needs
-    relations.safetensors    the training relations as CSR
+    artifact.json                 what it is: model, settings, seed, data, metrics, version, checksums
+    served.safetensors            the arrays of its served form (`coheat.served`), under their names
     users|bundles|items.parquet   the ids behind the rows, in order
+    parameters.safetensors        the model's own state, for training on and for models that score themselves
+    changes.json                  bundles and interactions since training, where a recommender was saved
 
-It is written aside and renamed, so it is whole or absent; every file is checked against its checksum on
-loading. Reading ids, vectors and relations needs no torch; only `Artifact.model` imports it.
+It is written to a temporary directory and renamed, so it is whole or absent; every file is checked against
+its checksum on loading. Only `Artifact.model` needs torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coheat import __version__
 from coheat.errors import ArtifactError
+from coheat.ids import Vocabulary
+from coheat.served import Served
 from coheat.storage import map_arrays, read_json, replacing_directory, sha256, write_json
 
 if TYPE_CHECKING:
     from coheat.data.dataset import BundleData
     from coheat.models.base import Model
 
-FORMAT = 2
+FORMAT = 3
 INDEX = "artifact.json"
-KINDS = {"user": "users.parquet", "bundle": "bundles.parquet", "item": "items.parquet"}
-RELATIONS = {
-    "user_bundle": ("user", "bundle"),
-    "user_item": ("user", "item"),
-    "bundle_item": ("bundle", "item"),
-}
-VIEW_TABLES = ("bundles", "user_layers", "bundle_layers", "item_layers")
-OVERLAP_TABLES = ("indptr", "items", "weights", "item_weights", "is_new")
-OVERLAP_NUMBERS = ("own_item_weight", "scale", "weight", "new_weight", "new_offset")
+KINDS = ("user", "bundle", "item")
 ADVICE = "train again, or copy the artifact again from where it came"
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -64,45 +55,28 @@ class Description:
 
 
 @dataclass(frozen=True)
-class ServingViews:
-    """`TwoViews` in numpy, mapped from the disk."""
+class Changes:
+    """What happened to bundles since training, as little as makes it happen again."""
 
-    bundles: npt.NDArray[np.float32]
-    temperature: float | None
-    user_layers: npt.NDArray[np.float32]
-    bundle_layers: npt.NDArray[np.float32]
-    item_layers: npt.NDArray[np.float32]
-    normalise_layers: bool
+    removed: list[str] = field(default_factory=list)
+    added: dict[str, list[str]] = field(default_factory=dict)
+    replaced: dict[str, list[str]] = field(default_factory=dict)
+    recorded: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class ServingOverlap:
-    """`Overlap` in numpy, mapped from the disk; the profiles (n_users, n_items) in CSR form."""
+class Contents:
+    """A model in its served form, the ids behind its rows, and what it says about itself.
 
-    indptr: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int32]
-    weights: npt.NDArray[np.float32]
-    item_weights: npt.NDArray[np.float32]
-    is_new: npt.NDArray[np.bool_]
-    own_item_weight: float
-    scale: float
-    weight: float
-    new_weight: float
-    new_offset: float
-    offsets: tuple[tuple[float, float], ...] = ()
-    """Values of the knob and the offsets that belong to them, rising; empty where there is no knob."""
+    `parameters` is the file of the model's own state, where there is one.
+    """
 
-
-@dataclass(frozen=True)
-class ServingVectors:
-    """`Vectors` in numpy, mapped from the disk: score(u, b) = users[u] . bundles[b], plus any overlap."""
-
-    users: npt.NDArray[np.float32]
-    bundles: npt.NDArray[np.float32]
-    items: npt.NDArray[np.float32] | None
-    size_exponent: float
-    views: ServingViews | None = None
-    overlap: ServingOverlap | None = None
+    served: Served
+    users: Vocabulary
+    bundles: Vocabulary
+    items: Vocabulary
+    description: Description
+    parameters: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -111,57 +85,39 @@ class Artifact:
 
     directory: Path
     description: Description
-    document: dict[str, Any]
+    scores_itself: bool
 
-    def ids(self, kind: str) -> tuple[str, ...]:
+    def ids(self, kind: str) -> Vocabulary:
         """The ids of all users, bundles or items, in the order of rows."""
-        from pyarrow import parquet
+        return Vocabulary.read(self.directory / f"{kind}s.parquet", kind)
 
-        table = parquet.read_table(self.directory / KINDS[kind])
-        return tuple(table.column(f"{kind}_id").to_pylist())
+    def served(self) -> Served:
+        """The object that was evaluated; its arrays are mapped from the disk."""
+        if self.scores_itself:
+            return self.model().served()
+        return Served.from_arrays(map_arrays(self.directory / "served.safetensors"))
 
-    def vectors(self) -> ServingVectors | None:
-        """The vectors, or None for a model that does not score by inner products."""
-        if self.document["vectors"] is None:
-            return None
-        arrays = map_arrays(self.directory / "vectors.safetensors")
-        exponent = float(self.document["vectors"]["size_exponent"])
-        views = self.document["vectors"].get("views")
-        if views is not None:
-            tables: dict[str, Any] = {name: arrays[f"views.{name}"] for name in VIEW_TABLES}
-            views = ServingViews(**tables, **views)
-        overlap = self.document["vectors"].get("overlap")
-        if overlap is not None:
-            overlap = dict(overlap)
-            tables = {name: arrays[f"overlap.{name}"] for name in OVERLAP_TABLES}
-            offsets = tuple((welcome, offset) for welcome, offset in overlap.pop("offsets", ()))
-            overlap = ServingOverlap(**tables, **overlap, offsets=offsets)
-        return ServingVectors(
-            arrays["users"], arrays["bundles"], arrays.get("items"), exponent, views, overlap
-        )
+    def contents(self) -> Contents:
+        path = self.directory / "parameters.safetensors"
+        users, bundles, items = map(self.ids, KINDS)
+        parameters = path if path.exists() else None
+        return Contents(self.served(), users, bundles, items, self.description, parameters)
 
-    def relation(self, name: str) -> tuple[Array, Array]:
-        """`indptr` and `indices` of a training relation's CSR form."""
-        arrays = map_arrays(self.directory / "relations.safetensors")
-        return arrays[f"{name}.indptr"], arrays[f"{name}.indices"]
+    def changes(self) -> Changes:
+        path = self.directory / "changes.json"
+        return Changes(**read_json(path)) if path.exists() else Changes()
 
     def training_data(self) -> BundleData:
         """The data the model was trained on, as it was."""
-        from scipy import sparse
+        from coheat.data.dataset import BundleData, relation_of
 
-        from coheat.data.dataset import BundleData, Vocabulary
-
-        vocabularies = {kind: Vocabulary(self.ids(kind), kind) for kind in KINDS}
-        matrices = {}
-        for name, (rows, columns) in RELATIONS.items():
-            indptr, indices = self.relation(name)
-            shape = (len(vocabularies[rows]), len(vocabularies[columns]))
-            ones = np.ones(len(indices), dtype=np.float32)
-            matrices[name] = sparse.csr_array((ones, np.array(indices), np.array(indptr)), shape=shape)
-        return BundleData(vocabularies["user"], vocabularies["bundle"], vocabularies["item"], **matrices)
+        served = Served.from_arrays(map_arrays(self.directory / "served.safetensors"))
+        matrices = {name: relation_of(csr) for name, csr in vars(served.relations).items()}
+        users, bundles, items = (Vocabulary(self.ids(kind).ids, kind) for kind in KINDS)
+        return BundleData(users, bundles, items, **matrices)
 
     def model(self) -> Model:
-        """The trained model itself, for scoring with torch or for training on."""
+        """The trained model itself, for training on and for models that score themselves."""
         from safetensors.torch import load_file
 
         from coheat.models import MODELS
@@ -179,92 +135,65 @@ class Artifact:
         return model.eval()
 
 
-def save_artifact(directory: Path, model: Model, description: Description) -> Artifact:
-    """Write the artifact of a trained model; one that is already there is replaced."""
-    with replacing_directory(directory) as aside:
-        _write_parameters(aside, model)
-        vectors = _write_vectors(aside, model)
-        _write_data(aside, model.data)
-        files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-            for path in sorted(aside.iterdir())
-        }
+def save_artifact(
+    directory: Path,
+    contents: Contents,
+    state: Mapping[str, Any] | None = None,
+    changes: Changes | None = None,
+) -> Artifact:
+    """Write the artifact of a trained model; one that is already there is replaced.
+
+    `state` are the model's own tensors, for whoever trains on.
+    """
+    import pyarrow
+    from pyarrow import parquet
+    from safetensors.numpy import save_file
+
+    with replacing_directory(directory) as partial:
+        arrays = contents.served.arrays()
+        save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, partial / "served.safetensors")
+        for vocabulary in (contents.users, contents.bundles, contents.items):
+            kind = vocabulary.kind
+            try:
+                column = pyarrow.array(list(vocabulary.ids), pyarrow.string())
+            except UnicodeEncodeError as error:
+                raise ArtifactError(
+                    f"a {kind} id is not valid Unicode and cannot be saved: {error}"
+                ) from None
+            parquet.write_table(pyarrow.table({f"{kind}_id": column}), partial / f"{kind}s.parquet")
+        if state is not None:
+            from coheat.checkpoint import write_tensors
+
+            write_tensors(partial / "parameters.safetensors", dict(state))
+        elif contents.parameters is not None:
+            (partial / "parameters.safetensors").write_bytes(contents.parameters.read_bytes())
+        if changes is not None and changes != Changes():
+            write_json(partial / "changes.json", asdict(changes))
         document = {
             "format": FORMAT,
             "coheat": __version__,
-            "description": asdict(description),
-            "vectors": vectors,
-            "files": files,
+            "description": asdict(contents.description),
+            "scores_itself": contents.served.refusal is not None,
+            "files": {
+                path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+                for path in sorted(partial.iterdir())
+            },
         }
-        write_json(aside / INDEX, {**document, "sha256": _digest(document)})
+        write_json(partial / INDEX, {**document, "sha256": _digest(document)})
     return load_artifact(directory)
 
 
-def _write_parameters(directory: Path, model: Model) -> None:
-    from coheat.checkpoint import model_state, write_tensors
-
-    write_tensors(directory / "parameters.safetensors", model_state(model))
-
-
-def _write_vectors(directory: Path, model: Model) -> dict[str, Any] | None:
-    """The vectors' file and what artifact.json says of it; None for a model without vectors."""
-    import torch
-
-    from coheat.checkpoint import write_tensors
-    from coheat.models.base import Model
-
-    if type(model).scorer is not Model.scorer:  # it scores in a way of its own, not by inner products
-        return None
-    with torch.no_grad():
-        vectors, views = model.vectors(), model.two_views()
-    tensors = {"users": vectors.users, "bundles": vectors.bundles}
-    if vectors.items is not None:
-        tensors["items"] = vectors.items
-    if views is not None:
-        tensors |= {f"views.{name}": getattr(views, name) for name in VIEW_TABLES}
-    copies = {
-        name: t.detach().to("cpu", torch.float32, copy=True).contiguous() for name, t in tensors.items()
-    }
-    if (overlap := vectors.overlap) is not None:
-        copies |= {
-            "overlap.indptr": torch.tensor(overlap.profiles.indptr, dtype=torch.int64),
-            "overlap.items": torch.tensor(overlap.profiles.indices, dtype=torch.int32),
-            "overlap.weights": torch.tensor(overlap.profiles.data, dtype=torch.float32),
-            "overlap.item_weights": torch.tensor(overlap.item_weights, dtype=torch.float32),
-            "overlap.is_new": torch.tensor(overlap.is_new),
-        }
-    write_tensors(directory / "vectors.safetensors", copies)
-    described: dict[str, Any] = {
-        "size_exponent": float(vectors.size_exponent),
-        "width": int(vectors.users.shape[1]),
-    }
-    if views is not None:
-        described["views"] = {"temperature": views.temperature, "normalise_layers": views.normalise_layers}
-    if overlap is not None:
-        described["overlap"] = {name: float(getattr(overlap, name)) for name in OVERLAP_NUMBERS}
-        described["overlap"]["offsets"] = sorted(overlap.offsets.items())
-    return described
-
-
-def _write_data(directory: Path, data: BundleData) -> None:
-    import pyarrow
-    import torch
-    from pyarrow import parquet
-
-    from coheat.checkpoint import write_tensors
-
-    tensors = {
-        f"{name}.{part}": torch.tensor(getattr(getattr(data, name), part), dtype=torch.int32)
-        for name in RELATIONS
-        for part in ("indptr", "indices")
-    }
-    write_tensors(directory / "relations.safetensors", tensors)
-    for kind, vocabulary in (("user", data.users), ("bundle", data.bundles), ("item", data.items)):
-        try:
-            column = pyarrow.array(vocabulary.ids, pyarrow.string())
-        except UnicodeEncodeError as error:
-            raise ArtifactError(f"a {kind} id is not valid Unicode and cannot be saved: {error}") from None
-        parquet.write_table(pyarrow.table({f"{kind}_id": column}), directory / KINDS[kind])
+def open_artifact(path: Path) -> Artifact:
+    """The artifact at `path`, or in the run at `path`."""
+    if not path.exists():
+        raise ArtifactError(f"{path}: does not exist; give a run's directory (what coheat train --out wrote)")
+    if (path / INDEX).exists() or not path.is_dir():
+        return load_artifact(path)
+    if (path / "model").is_dir():
+        return load_artifact(path / "model")
+    if (path / "run.json").exists():
+        raise ArtifactError(f"{path}: training is not finished; go on with the same command and --resume")
+    raise ArtifactError(f"{path}: neither a run nor an artifact; a run is what coheat train --out writes")
 
 
 def load_artifact(directory: Path) -> Artifact:
@@ -275,15 +204,16 @@ def load_artifact(directory: Path) -> Artifact:
     document = read_json(index)
     if document.get("format") != FORMAT:
         raise ArtifactError(
-            f"{index}: format {document.get('format')!r}; this version of coheat ({__version__}) reads "
-            f"format {FORMAT}; use the version that wrote it ({document.get('coheat')}), or train again"
+            f"{index}: written by coheat {document.get('coheat')} in format {document.get('format')!r}; "
+            f"this is coheat {__version__}, which reads format {FORMAT}; train again, or use the version "
+            "that wrote it"
         )
     stated = document.pop("sha256", None)
     if stated != _digest(document):
         raise ArtifactError(f"{index}: altered since it was written; {ADVICE}")
     for name, entry in document["files"].items():
         _verify(directory / name, entry)
-    return Artifact(directory, Description(**document["description"]), document)
+    return Artifact(directory, Description(**document["description"]), document["scores_itself"])
 
 
 def _verify(path: Path, entry: dict[str, Any]) -> None:

@@ -85,16 +85,13 @@ def untrained(model: Model) -> tuple[Model, Split]:
 
 def tables(backbone: Model) -> Tables:
     """A trained backbone's vectors; zero for users and bundles without training interactions."""
-    with torch.no_grad():
-        vectors = backbone.vectors()
-    interactions = backbone.data.user_bundle
+    served, interactions = backbone.served(), backbone.data.user_bundle
     found = {}
     for name, counts, table in (
-        ("users", interactions.sum(1), vectors.users),
-        ("bundles", interactions.sum(0), vectors.bundles),
+        ("users", interactions.sum(1), served.users),
+        ("bundles", interactions.sum(0), served.bundles.plain.base),
     ):
-        known = torch.from_numpy(counts > 0).to(table.device)
-        found[name] = (table.detach() * known[:, None]).cpu().contiguous()
+        found[name] = torch.from_numpy(table * (counts > 0)[:, None])
     return found
 
 

@@ -1,6 +1,6 @@
 """Lists for everybody, written to Parquet in parts: bounded memory, several machines, restartable.
 
-    OUT/batch.json                    what was asked, so that a restart cannot mix two questions
+    OUT/_batch.json                   what was asked, so that a restart cannot mix two questions
     OUT/part-00000-of-00011.parquet   user_id, bundle_id, score, rank of so many users, in the order of rows
 
 Users are cut into parts of `part_size`. A part is written aside and renamed, so it is whole or absent, and
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,10 @@ import numpy as np
 
 from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
-from coheat.recommender.checks import candidate_rows, check_k
-from coheat.recommender.lists import UNSEEN, Moment, Ranked, Scored, ahead, people_of, score, scratches
-from coheat.recommender.mapped import let_go
-from coheat.recommender.ranking import Floats, Positions
-from coheat.recommender.scoring import BLOCK
+from coheat.served.ranking import Ranked
 from coheat.storage import read_json, replacing_file, write_json
 
-INDEX = "batch.json"
+INDEX = "_batch.json"
 PART = 10_000
 """Users in a part, unless the caller chooses otherwise."""
 
@@ -63,33 +57,28 @@ def recommend_all(
         raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
     if part_size < 1:
         raise ConfigError(f"part_size = {part_size}: at least one user is in a part")
-    check_k(k)
-    moment = recommender.moment()
-    columns = candidate_rows(moment.catalogue, candidates, ())
-    n_users = len(recommender.users.ids)
-    n_parts = max(-(-n_users // part_size), 1)
+    lists = recommender.lists(k, candidates, exclude_seen, part_size)
     question = {
         "k": k,
         "candidates": candidates if isinstance(candidates, str) else list(candidates),
         "exclude_seen": exclude_seen,
         "part_size": part_size,
-        "users": n_users,
-        "bundles": len(columns),
-        "model": asdict(recommender.description) if recommender.description else None,
-        "new_offset": recommender.profiles.stored.new_offset if recommender.profiles else None,
+        "users": lists.n_users,
+        "bundles": lists.n_candidates,
+        "model": asdict(recommender.description),
+        "knobs": recommender.knobs,
     }
     _claim(out, question)
     written = kept = users = rows = short = 0
-    mine = range(number - 1, n_parts, n_shards)
+    mine = range(number - 1, lists.n_parts, n_shards)
     for done, part in enumerate(mine, start=1):
-        path = out / f"part-{part:05d}-of-{n_parts:05d}.parquet"
+        path = out / f"part-{part:05d}-of-{lists.n_parts:05d}.parquet"
         if path.exists():
             kept += 1
         else:
-            first, last = part * part_size, min((part + 1) * part_size, n_users)
-            found = _lists(moment, columns, range(first, last), k, exclude_seen)
-            _write_part(path, recommender.users.ids[first:last], moment.catalogue.ids, found)
-            written, users, rows = written + 1, users + last - first, rows + int(found.counts.sum())
+            user_ids, found = lists.part(part)
+            _write_part(path, user_ids, lists.bundle_id, found)
+            written, users, rows = written + 1, users + len(user_ids), rows + int(found.counts.sum())
             short += int((found.counts < k).sum())
         if on_part:
             on_part(done, len(mine))
@@ -113,26 +102,8 @@ def _claim(out: Path, question: dict[str, Any]) -> None:
     write_json(out / INDEX, question)
 
 
-def _lists(moment: Moment, columns: Positions, users: range, k: int, exclude_seen: bool) -> Ranked:
-    """The lists of these rows of users, one after the other."""
-
-    def job(start: int, scratch: Floats) -> Callable[[], Scored]:
-        rows = np.arange(start, min(start + BLOCK, users.stop))
-        names = moment.taken.users.ids[start : start + len(rows)]
-        people = people_of(moment, names, rows)
-        seen = moment.taken.pairs_of(names, rows, moment.catalogue) if exclude_seen else UNSEEN
-        return partial(score, moment, people, columns, seen, scratch)
-
-    starts = range(users.start, users.stop, BLOCK)
-    jobs = (job(*place) for place in zip(starts, cycle(scratches(moment, len(users))), strict=False))
-    lists = Ranked.joined([block.ranked(k) for block in ahead(jobs)])
-    for mapped in (moment.model.users, moment.taken.trained.indptr, moment.taken.trained.indices):
-        let_go(mapped)
-    return lists
-
-
-def _write_part(path: Path, user_ids: Sequence[str], bundle_ids: Sequence[str], found: Ranked) -> None:
-    """Write the lists of these users; `bundle_ids` are those of all rows."""
+def _write_part(path: Path, user_ids: Sequence[str], bundle_id: Callable[[int], str], found: Ranked) -> None:
+    """Write the lists of these users; `bundle_id` gives the id of a row."""
     import pyarrow
     from pyarrow import parquet
 
@@ -140,7 +111,7 @@ def _write_part(path: Path, user_ids: Sequence[str], bundle_ids: Sequence[str], 
     owner = np.repeat(np.arange(len(counts)), counts)
     rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + 1
     used, codes = np.unique(found.bundles, return_inverse=True)
-    names = pyarrow.array([bundle_ids[row] for row in used], pyarrow.string())
+    names = pyarrow.array(list(map(bundle_id, used.tolist())), pyarrow.string())
     people = pyarrow.array(user_ids, pyarrow.string())
     table = pyarrow.table(
         {

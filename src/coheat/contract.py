@@ -23,14 +23,18 @@ import numpy as np
 import torch
 
 from coheat.artifact import Description, load_artifact, save_artifact
+from coheat.checkpoint import model_state
 from coheat.config import Settings
 from coheat.data.dataset import relation
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.errors import ConfigError
+from coheat.evaluation import top_bundles
 from coheat.models import MODELS
 from coheat.models.base import FloatArray, Model, Progress
+from coheat.recommender import Recommender
 from coheat.rng import Randomness
+from coheat.runs import contents_of
 from coheat.training import FitResult, TrainingSettings, fit, pretrain
 
 # Settings that let any model learn a small world in seconds; a model without such a field ignores it.
@@ -67,7 +71,7 @@ def trained(model: type[Model], split: Split, seed: int = 0, **options: Any) -> 
 
 def all_scores(model: Model) -> FloatArray:
     model.eval()
-    return model.scorer().scores(np.arange(model.data.n_users))
+    return model.served().scores(np.arange(model.data.n_users))
 
 
 def loss_terms_are_finite(model: type[Model], directory: Path) -> None:
@@ -121,6 +125,8 @@ def planted_cold_answer_is_ranked_first(model: type[Model], directory: Path) -> 
     found = _recall(instance, split, cold)
     if model.places_cold_bundles:
         assert found > 0.9, f"recall of planted cold bundles is {found:.2f}"
+    else:
+        assert found < 0.9, "it places cold bundles after all; say so with places_cold_bundles = True"
 
 
 def _recall(model: Model, split: Split, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
@@ -153,7 +159,7 @@ def scores_are_finite(model: type[Model], directory: Path) -> None:
 
 def one_user_equals_the_same_user_in_a_batch(model: type[Model], directory: Path) -> None:
     instance = trained(model, planted_world())[0]
-    scorer, everyone = instance.scorer(), all_scores(instance)
+    scorer, everyone = instance.served(), all_scores(instance)
     for user in (0, 7):
         alone = scorer.scores(np.array([user]))
         assert np.allclose(alone[0], everyone[user], atol=1e-5), "a score depends on who else is asked for"
@@ -178,10 +184,11 @@ def held_out_edges_cannot_influence_scores(model: type[Model], directory: Path) 
     assert np.array_equal(scores[0], scores[1]), "held-out interactions leak into the scores"
 
 
-def saved_and_loaded_scores_are_equal(model: type[Model], directory: Path) -> None:
+def saved(model: type[Model], directory: Path, split: Split) -> Model:
+    """A trained model whose artifact is in `directory`."""
     name = next((name for name, known in MODELS.items() if known is model), None)
     assert name is not None, "the model is not in MODELS"
-    instance, result = trained(model, planted_world())
+    instance, result = trained(model, split)
     description = Description(
         model=name,
         config=instance.config.model_dump(mode="json"),
@@ -195,9 +202,78 @@ def saved_and_loaded_scores_are_equal(model: type[Model], directory: Path) -> No
         seconds=result.seconds,
         reason=result.reason,
     )
-    save_artifact(directory / "model", instance, description)
-    loaded = load_artifact(directory / "model").model()
-    assert np.allclose(all_scores(loaded), all_scores(instance), atol=1e-6), "loading changed the scores"
+    instance.eval()
+    save_artifact(directory, contents_of(instance, description), model_state(instance))
+    return instance
+
+
+def saved_and_loaded_scores_are_equal(model: type[Model], directory: Path) -> None:
+    """Both what is served and the model itself, for training on."""
+    instance = saved(model, directory / "model", planted_world())
+    found, users = load_artifact(directory / "model"), np.arange(instance.data.n_users)
+    for loaded in (found.served().scores(users), all_scores(found.model())):
+        assert np.allclose(loaded, all_scores(instance), atol=1e-6), "loading changed the scores"
+
+
+def served_equals_evaluated(model: type[Model], directory: Path) -> None:
+    """The lists of the saved and loaded model are the lists that evaluation judges, but for equal scores."""
+    split = planted_world()
+    instance = saved(model, directory / "model", split)
+    data, k = split.train, 8
+    judged, scores = top_bundles(instance.served(), np.arange(data.n_users), data.user_bundle, k)
+    recommender, whole = Recommender.load(directory / "model"), all_scores(instance)
+    for row in recommender.recommend(list(data.users.ids), k=k):
+        user, bundle = data.users.position(row.user_id), data.bundles.position(row.bundle_id)
+        assert abs(row.score - scores[user, row.rank - 1]) < 1e-4, "a served score is not the judged one"
+        as_good = whole[user, judged[user, row.rank - 1]] - whole[user, bundle] < 1e-4
+        assert as_good, "a served list is not the judged one"
+
+
+def explanation_adds_up(model: type[Model], directory: Path) -> None:
+    """The terms of an explanation add up to the score, and so does what the user has; or it is refused."""
+    instance = saved(model, directory / "model", planted_world())
+    recommender, scores = Recommender.load(directory / "model"), all_scores(instance)
+    data = instance.data
+    if instance.served().refusal is not None:
+        refuses(lambda: recommender.explain(data.users[0], data.bundles[0]))
+        return
+    for user, bundle in ((0, 0), (7, 3), (11, data.n_bundles - 1)):
+        found = recommender.explain(data.users[user], data.bundles[bundle])
+        parts = [part.share for part in found.user_items] + [part.share for part in found.user_bundles]
+        for total in (
+            found.score,
+            sum(term.share for term in found.terms),
+            found.history + found.items + found.youth,
+            sum(parts) + found.own,
+        ):
+            assert abs(total - scores[user, bundle]) < 1e-4, "an explanation does not add up to the score"
+
+
+def placed_like_a_cold_bundle(model: type[Model], directory: Path) -> None:
+    """A bundle placed from its items scores as the same bundle did in training without interactions; a model
+    that cannot place bundles says so."""
+    instance = saved(model, directory / "model", planted_world())
+    recommender, data = Recommender.load(directory / "model"), instance.data
+    cold = int(np.flatnonzero(data.popularity == 0)[0])
+    twin = {"twin": recommender.bundle(data.bundles[cold]).item_ids}
+    if instance.served().cannot_place:
+        refuses(lambda: recommender.add_bundles(twin))
+        return
+    recommender.add_bundles(twin)
+    placed = {row.user_id: row.score for row in recommender.audience("twin", data.n_users)}
+    assert np.isfinite(list(placed.values())).all(), "a placed bundle has a score that is not finite"
+    if model.places_cold_bundles:
+        expected = all_scores(instance)[:, cold]
+        found = np.array([placed[name] for name in data.users.ids])
+        assert np.allclose(found, expected, atol=1e-4), "a placed bundle scores unlike the same cold one"
+
+
+def refuses(question: Callable[[], object]) -> None:
+    try:
+        question()
+    except ConfigError:
+        return
+    raise AssertionError("what the model cannot do is answered instead of refused")
 
 
 def resumed_equals_uninterrupted(model: type[Model], directory: Path) -> None:
@@ -263,6 +339,9 @@ CHECKS: dict[str, Check] = {
         same_seed_same_scores,
         held_out_edges_cannot_influence_scores,
         saved_and_loaded_scores_are_equal,
+        served_equals_evaluated,
+        explanation_adds_up,
+        placed_like_a_cold_bundle,
         resumed_equals_uninterrupted,
         unknown_setting_is_rejected,
         data_is_unchanged,

@@ -14,14 +14,13 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from coheat import __version__
 from coheat.data.dataset import BundleData, Sparse
@@ -33,9 +32,9 @@ from coheat.data.writing import write_tables
 from coheat.errors import ConfigError
 from coheat.evaluation import evaluate
 from coheat.evaluation.metrics import restrict
-from coheat.models.base import Scorer, VectorScorer
 from coheat.recommender import Recommendation, Recommender
-from coheat.runs import Run, artifact_scorer, open_run, train_run
+from coheat.runs import open_run, train_run
+from coheat.served import Served
 from coheat.storage import write_json
 from coheat.training import Watcher
 
@@ -295,25 +294,15 @@ def verdict(scenario: str, models: Mapping[str, Mapping[str, Any]]) -> str:
 def turn_the_knob(out: Path) -> Knob:
     """What new and known bundles gain and lose as Ember's knob turns; nothing is trained for it."""
     runs = {model: open_run(run_directory(out, "all", model)) for model in MODELS}
-    parts = read_split(out / "splits" / "all")
+    parts, ours = read_split(out / "splits" / "all"), runs[OURS].artifact.served()
     return Knob(
         welcome=float(runs[OURS].record.config["welcome"]),
-        turned=[(turn, sides(scorer, parts)) for turn, scorer in _turned(runs.pop(OURS))],
-        rivals={model: sides(artifact_scorer(run.artifact), parts) for model, run in runs.items()},
+        turned=[(turn, sides(ours.turned(welcome=turn), parts)) for turn in TURNS],
+        rivals={model: sides(run.artifact.served(), parts) for model, run in runs.items() if model != OURS},
     )
 
 
-def _turned(run: Run) -> Iterator[tuple[float, Scorer]]:
-    """The trained Ember with its knob at every one of TURNS."""
-    with torch.no_grad():
-        vectors = run.artifact.model().vectors()
-    overlap = vectors.overlap
-    assert overlap is not None
-    for welcome in TURNS:
-        yield welcome, VectorScorer(replace(vectors, overlap=overlap.with_offsets(overlap.offsets, welcome)))
-
-
-def sides(scorer: Scorer, parts: Split) -> Sides:
+def sides(scorer: Served, parts: Split) -> Sides:
     """All bundles are ranked; what was held out is judged in two halves, new and known."""
     new = parts.train.popularity == 0
     halves = (restrict(parts.test, half) for half in (new, ~new))

@@ -17,7 +17,7 @@ import numpy as np
 
 from coheat.errors import ConfigError
 from coheat.recommender import Recommender
-from coheat.recommender.ranking import Floats, best_of_rows
+from coheat.served.ranking import Floats, best_of_rows
 from coheat.storage import replacing_directory
 
 Format = Literal["parquet", "npy", "safetensors"]
@@ -56,13 +56,7 @@ def export(
         raise ConfigError(f"index {index!r}: choose {', '.join(get_args(IndexKind))}")
     if out.exists():
         raise ConfigError(f"{out}: is there already; export to a new directory")
-    bundle_ids, bundle_vectors = recommender.bundle_table()
-    tables: dict[str, tuple[list[str], Floats]] = {
-        "user": (list(recommender.users.ids), recommender.model.users),
-        "bundle": (bundle_ids, bundle_vectors),
-    }
-    if recommender.model.vectors.items is not None:
-        tables["item"] = (list(recommender.items.ids), np.asarray(recommender.model.vectors.items))
+    tables = recommender.vectors()
     built, recall = (None, None) if index is None else _build(index, tables, recall_bound)
     with replacing_directory(out) as aside:
         for kind, (ids, vectors) in tables.items():
@@ -72,7 +66,7 @@ def export(
 
             faiss.write_index(built, str(aside / "bundles.faiss"))
         files = sorted(path.name for path in aside.iterdir())
-    width = int(recommender.model.users.shape[1])
+    width = int(tables["user"][1].shape[1])
     counts = {kind: len(ids) for kind, (ids, _) in tables.items()}
     return ExportReport(files, width, counts, index, recall)
 

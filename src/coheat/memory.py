@@ -12,8 +12,8 @@ import torch
 
 from coheat.data.split import Split
 from coheat.errors import TrainingError
-from coheat.evaluation.ranking import BLOCK
 from coheat.models.base import Model
+from coheat.served.ranking import ROWS
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 _USED = Path("/sys/fs/cgroup/memory.current")
@@ -58,7 +58,7 @@ def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstima
         copies=2 * everything + 2 * trained,
         batches=batch_size * width * 4 * 3 * 8,
         graphs=edges * 2 * 8,
-        evaluation=BLOCK * train.n_bundles * 4 + (train.n_users + train.n_bundles) * 2 * width * 4,
+        evaluation=2 * ROWS * train.n_bundles * 4 + (train.n_users + train.n_bundles) * 2 * width * 4,
     )
 
 

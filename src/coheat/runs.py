@@ -8,46 +8,39 @@ model/          the artifact, when training is done
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-from scipy import sparse
+from typing import Any, TypeAlias
 
 from coheat import __version__
-from coheat.artifact import (
-    OVERLAP_NUMBERS,
-    Artifact,
-    Description,
-    ServingOverlap,
-    load_artifact,
-    save_artifact,
-)
-from coheat.checkpoint import HISTORY, Checkpoints
-from coheat.data.dataset import BundleData
+from coheat.artifact import Artifact, Contents, Description, load_artifact, save_artifact
+from coheat.checkpoint import HISTORY, Checkpoints, model_state
+from coheat.data.dataset import BundleData, relation
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.split import Split
 from coheat.data.split import split as make_split
-from coheat.errors import ArtifactError, ConfigError, DataError, TrainingError
+from coheat.data.tables import from_frames
+from coheat.errors import ArtifactError, ConfigError, DataError
 from coheat.evaluation import Candidates, evaluate
 from coheat.memory import explaining_allocation
-from coheat.models.base import Model, Overlap, Scorer, Vectors, VectorScorer
+from coheat.models.base import Model
 from coheat.presets import model_class, resolve_settings
+from coheat.recommender import Recommender
 from coheat.rng import Randomness
-from coheat.storage import read_json, write_json
+from coheat.storage import alone_in, read_json, write_json
 from coheat.training import FitResult, LossNotFinite, TrainingInterrupted, Watcher, choose_device, fit
 
 RECORD = "run.json"
 FORMAT = 1
 DEFAULT_SCENARIO = "all"
+IN_MEMORY = "(in memory)"
+Source: TypeAlias = str | Path | BundleData | Mapping[str, Any]
+"""Where data comes from: a directory, a `BundleData`, or frames by the name of their table."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +122,11 @@ class Run:
             "scenario": split.scenario,
             "candidates": candidates,
         }
-        scorer = artifact_scorer(artifact)
+        served = artifact.served()
         nothing: DataError | None = None
         for part, held_out in (("test", split.test), ("validation", split.validation)):
             try:
-                found = evaluate(scorer, split.train, held_out, ks, candidates)
+                found = evaluate(served, split.train, held_out, ks, candidates)
             except DataError as error:
                 report[part], nothing = None, error
                 continue
@@ -153,10 +146,8 @@ class Run:
             raise DataError(
                 f"{places[0]}: there is no such directory of data; say where it is with --data DIR"
             )
-        if record.makes_split and not has_split(data_dir):
-            split = open_split(data_dir, record.scenario, record.seed)
-        else:
-            split = read_split(data_dir)
+        made = record.makes_split and not has_split(data_dir)
+        split = open_split(data_dir, record.scenario if made else None, record.seed)[0]
         if fingerprint(split) == record.fingerprint:
             return split, []
         trained = artifact.training_data()
@@ -169,16 +160,22 @@ class Run:
         return split, [f"{data_dir}: not the data this model was trained with, or changed since"]
 
 
-def open_split(data_dir: Path, scenario: str | None, seed: int) -> Split:
-    """The published split of a directory, or, where it has none, one made for `scenario` with `seed`."""
-    if not data_dir.is_dir():
-        kind = "a file, not a directory" if data_dir.exists() else "there is no such directory"
-        raise DataError(f"{data_dir}: {kind}; give the directory that holds the data files")
-    if not has_split(data_dir):
-        return make_split(read_data(data_dir), scenario or DEFAULT_SCENARIO, seed)
+def open_split(source: Source, scenario: str | None, seed: int) -> tuple[Split, bool]:
+    """The published split of a directory, or, where it has none, one made for `scenario` with `seed`; and
+    whether it was made."""
+    if isinstance(source, BundleData):
+        return make_split(source, scenario or DEFAULT_SCENARIO, seed), True
+    if isinstance(source, Mapping):
+        return open_split(from_frames(**source), scenario, seed)
+    directory = Path(source)
+    if not directory.is_dir():
+        kind = "a file, not a directory" if directory.exists() else "there is no such directory"
+        raise DataError(f"{directory}: {kind}; give the directory that holds the data files")
+    if not has_split(directory):
+        return open_split(read_data(directory), scenario, seed)
     if scenario is not None:
-        raise ConfigError(f"{data_dir}: comes with its own split, so leave --scenario {scenario} out")
-    return read_split(data_dir)
+        raise ConfigError(f"{directory}: comes with its own split, so leave --scenario {scenario} out")
+    return read_split(directory), False
 
 
 def fingerprint(split: Split) -> str:
@@ -187,27 +184,6 @@ def fingerprint(split: Split) -> str:
     for part in (split.validation, split.test):
         digest.update(part.indptr.tobytes() + part.indices.tobytes())
     return digest.hexdigest()
-
-
-def artifact_scorer(artifact: Artifact) -> Scorer:
-    """Scores of all bundles: from the stored vectors, or from the model where it has none."""
-    import torch
-
-    vectors = artifact.vectors()
-    if vectors is None:
-        return artifact.model().scorer()
-    overlap = None if vectors.overlap is None else _overlap(vectors.overlap, artifact.training_data())
-    return VectorScorer(Vectors(torch.tensor(vectors.users), torch.tensor(vectors.bundles), overlap=overlap))
-
-
-def _overlap(stored: ServingOverlap, data: BundleData) -> Overlap:
-    """The overlap as a model would give it."""
-    arrays = stored.weights, stored.items, stored.indptr
-    profiles = sparse.csr_array(arrays, shape=(data.n_users, data.n_items))
-    numbers = {name: getattr(stored, name) for name in OVERLAP_NUMBERS}
-    return Overlap(
-        profiles, stored.item_weights, **numbers, bundle_item=data.bundle_item, is_new=stored.is_new
-    )
 
 
 def open_run(path: str | Path) -> Run:
@@ -232,7 +208,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def train_run(
-    data_dir: str | Path,
+    data: Source,
     out: str | Path,
     model_name: str = "ember",
     preset: str = "default",
@@ -244,23 +220,24 @@ def train_run(
     overwrite: bool = False,
     watcher: Watcher | None = None,
 ) -> Run:
-    """Train a model on the data in `data_dir` and leave everything about it in `out`.
+    """Train a model on `data` (a directory, a `BundleData`, or frames by table) and leave it in `out`.
 
     With `resume` an unfinished run goes on where it stopped and a finished one is left as it is; one
-    that was never begun begins. Its settings must be those it was begun with.
+    that was never begun begins. Its settings must be those it was begun with. Progress is shown where
+    somebody looks, unless a `watcher` of your own follows it.
     """
-    data_dir, out = Path(data_dir), Path(out)
+    out = Path(out)
     chosen_device = choose_device(device)
     resolve_settings(model_name, preset, overrides or {})  # a mistake in these is told before data is read
     _check_free(out, resume, overwrite)
-    split = open_split(data_dir, scenario, seed)
-    cold = split.validates_new_bundles_only
-    config, training = resolve_settings(model_name, preset, overrides or {}, cold)
+    split, makes_split = open_split(data, scenario, seed)
+    config, training = resolve_settings(model_name, preset, overrides or {}, split.validates_new_bundles_only)
+    place = Path(data) if isinstance(data, str | Path) else None
     record = RunRecord(
-        data=str(data_dir),
-        data_resolved=str(data_dir.resolve()),
+        data=str(place or IN_MEMORY),
+        data_resolved=str(place.resolve() if place else IN_MEMORY),
         scenario=split.scenario,
-        makes_split=not has_split(data_dir),
+        makes_split=makes_split,
         fingerprint=fingerprint(split),
         model=model_name,
         preset=preset,
@@ -275,11 +252,41 @@ def train_run(
         _check_same(open_run(out).record, record, out)
         if run.finished:
             return run
-    with _alone(out), explaining_allocation():
+    with alone_in(out), explaining_allocation():
         model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
         if not resuming:
             _begin(run)
         return _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
+
+
+def fit_recommender(
+    user_bundle: Any,
+    user_item: Any = None,
+    bundle_item: Any = None,
+    *,
+    model: str = "ember",
+    preset: str = "default",
+    seed: int = 0,
+    device: str = "auto",
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Recommender:
+    """Train a model on all interactions, in memory, and have a recommender.
+
+    From three frames (pandas, polars or pyarrow) or, alone, a `BundleData`. `settings` are those of the model
+    and of training, such as `epochs=20`. Nothing is held out, so nothing is validated: the last epoch counts.
+    """
+    data = user_bundle
+    if not isinstance(data, BundleData):
+        data = from_frames(user_bundle, user_item, bundle_item)
+    config, training = resolve_settings(model, preset, settings)
+    nothing = relation([], [], data.user_bundle.shape)
+    split = Split(data, nothing, nothing.copy(), "everything", seed)
+    trained = model_class(model)(data, config, Randomness(seed)).to(choose_device(device))
+    result = fit(trained, split, training, watcher=watcher)
+    about = model, config.model_dump(mode="json"), training.model_dump(mode="json"), seed, split.scenario
+    description = Description(*about, IN_MEMORY, data.fingerprint, **_outcome(result))
+    return Recommender(contents_of(trained, description))
 
 
 def _train(run: Run, training: Callable[[], FitResult], model: Model) -> Run:
@@ -306,13 +313,25 @@ def _finish(run: Run, model: Model, result: FitResult) -> None:
         scenario=record.scenario,
         data_source=record.data,
         data_fingerprint=record.fingerprint,
-        best_epoch=result.best_epoch,
-        metrics=result.best_metrics,
-        seconds=result.seconds,
-        reason=result.reason,
+        **_outcome(result),
     )
-    save_artifact(run.path / "model", model, description)
+    save_artifact(run.path / "model", contents_of(model, description), model_state(model))
     Checkpoints(run.path).remove()
+
+
+def _outcome(result: FitResult) -> dict[str, Any]:
+    """What an artifact says of its training."""
+    return {
+        "best_epoch": result.best_epoch,
+        "metrics": result.best_metrics,
+        "seconds": result.seconds,
+        "reason": result.reason,
+    }
+
+
+def contents_of(model: Model, description: Description) -> Contents:
+    data = model.data
+    return Contents(model.served(), data.users, data.bundles, data.items, description)
 
 
 def _begin(run: Run) -> None:
@@ -323,20 +342,6 @@ def _begin(run: Run) -> None:
     shutil.rmtree(run.path / "model", ignore_errors=True)
     Checkpoints(run.path).clear()
     write_json(run.path / RECORD, {"format": FORMAT, "coheat": __version__, "run": asdict(run.record)})
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the run for this process; two that train in one directory would spoil each other's files."""
-    out.mkdir(parents=True, exist_ok=True)
-    directory = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise TrainingError(f"{out}: another process is training this run; wait for it to end") from None
-    finally:
-        os.close(directory)
 
 
 def _check_free(out: Path, resume: bool, overwrite: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coheat.errors import ArtifactError
+from coheat.errors import ArtifactError, TrainingError
 
 # The element types of the safetensors format that we write and numpy has.
 _DTYPES = {
@@ -78,6 +78,24 @@ def replacing_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Hold a directory for this process; two that train in one would spoil each other's files."""
+    import fcntl
+
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise TrainingError(
+            f"{directory}: another process is training this run; wait for it to end"
+        ) from None
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 from hypothesis import strategies as st
 
-from coheat.data.dataset import BundleData, Sparse, Vocabulary, pairs, relation
+from coheat.data.dataset import BundleData, Sparse, pairs, relation
+from coheat.ids import Vocabulary
 
 Pairs = Iterable[tuple[str, str]]
 

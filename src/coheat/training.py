@@ -269,7 +269,7 @@ class _Run:
         if not self.split.validation.nnz:
             return {}
         k = self.settings.k
-        metrics = evaluate(self.model.scorer(), self.split.train, self.split.validation, ks=(k,)).metrics
+        metrics = evaluate(self.model.served(), self.split.train, self.split.validation, ks=(k,)).metrics
         return {name: float(metrics[name]) for name in (f"recall@{k}", f"ndcg@{k}")}
 
     def remember(self) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from coheat.contract import CHECKS, run_check
 from coheat.models import MODELS
-from coheat.models.base import Model, Vectors
+from coheat.models.base import Model
+from coheat.served import Served
 from coheat.models.coheat import CoHeat
 from coheat.models.two_views import Prepared
 from coheat.presets import preset_names, resolve_settings
@@ -44,9 +45,9 @@ class Forgetful(CoHeat):
 
 
 class Random(CoHeat):
-    def vectors(self) -> Vectors:
+    def served(self) -> Served:
         noise = torch.randn(self.data.n_users, 4), torch.randn(self.data.n_bundles, 4)
-        return Vectors(*noise)
+        return self.one_block(*noise)
 
 
 class Exploding(CoHeat):

@@ -8,7 +8,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import note, print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, WELCOME, K, add_bundles, show
+from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, add_bundles, show, turned
 
 
 @app.command()
@@ -17,7 +17,7 @@ def audience(
     bundle: str = typer.Argument(..., metavar="BUNDLE", help="The bundle, old or new."),
     k: int = K,
     new_bundles: list[str] = NEW_BUNDLES,
-    welcome: float | None = WELCOME,
+    knob: float | None = KNOB,
     include_seen: bool = typer.Option(False, "--include-seen", help="Also users who took it already."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -31,7 +31,7 @@ def audience(
     """
     from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run, welcome)
+    recommender = Recommender.load(run, **turned(knob))
     unknown = add_bundles(recommender, new_bundles, quiet=as_json)
     found = recommender.audience(bundle, k, exclude_seen=not include_seen)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, errors, note, print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, WELCOME, K, add_bundles, candidates_of
+from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, add_bundles, candidates_of, turned
 from coheat.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def batch(
     k: int = K,
     candidates: str = typer.Option("all", help="all bundles, or new: those nobody took in training."),
     new_bundles: list[str] = NEW_BUNDLES,
-    welcome: float | None = WELCOME,
+    knob: float | None = KNOB,
     include_seen: bool = typer.Option(False, "--include-seen", help="Also what the user took already."),
     shard: str = typer.Option("1/1", metavar="I/N", help="Do every N-th part, from the I-th on."),
     part_size: int = typer.Option(
@@ -42,7 +42,7 @@ def batch(
     from coheat.recommender import Recommender
 
     chosen, which = candidates_of(candidates, ()), _parse_shard(shard)
-    recommender = Recommender.load(run, welcome)
+    recommender = Recommender.load(run, **turned(knob))
     add_bundles(recommender, new_bundles, quiet=as_json)
     with errors.status("recommending to all users") as status:
         report = recommend_all(

@@ -9,7 +9,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, WELCOME, add_bundles, show
+from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, add_bundles, show, turned
 
 
 @app.command()
@@ -24,11 +24,11 @@ def explain(
         [], "--bundle", metavar="BUNDLE", help="What a user took who was not in training; repeatable."
     ),
     new_bundles: list[str] = NEW_BUNDLES,
-    welcome: float | None = WELCOME,
+    knob: float | None = KNOB,
     k: int = typer.Option(5, "-k", "--k", min=1, help="Lines to show of each list; --json has all."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Take a score apart: by the bundle's views and items, and by what the user has.
+    """Take a score apart: its terms, by the bundle's items, and by what the user has.
 
     Examples:
 
@@ -38,19 +38,19 @@ def explain(
     """
     from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run, welcome)
+    recommender = Recommender.load(run, **turned(knob))
     unknown = add_bundles(recommender, new_bundles, quiet=as_json)
     found = recommender.explain(user, bundle, items, bundles)
     if as_json:
         print_json({**asdict(found), "unknown_items": unknown})
         return
     console.print(f"score {found.score:.4f} ({found.source})", highlight=False)
-    views = [(view.name, view.weight, view.share) for view in found.views]
-    show(("view", "weight", "share"), views, "by view")
+    terms = [(term.name, term.about, term.weight, term.share) for term in found.terms]
+    show(("term", "about", "weight", "share"), terms, "the terms of the sum")
     if found.bundle_items:
-        carried = [(part.id, part.share) for part in found.bundle_items[:k]]
+        carried = [(part.item_id, part.share) for part in found.bundle_items[:k]]
         show(("item", "share"), carried, "of that, by the bundle's items")
-    had = [(f"item {part.id}", part.share) for part in found.user_items]
-    had += [(f"bundle {part.id}", part.share) for part in found.user_bundles]
+    had = [(f"item {part.item_id}", part.share) for part in found.user_items]
+    had += [(f"bundle {part.bundle_id}", part.share) for part in found.user_bundles]
     had = sorted(had, key=lambda pair: -abs(pair[1]))[:k]
     show(("what", "share"), [*had, ("the user as such", found.own)], "by what the user has")

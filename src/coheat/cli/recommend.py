@@ -8,7 +8,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import note, print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, WELCOME, K, add_bundles, candidates_of, show
+from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, add_bundles, candidates_of, show, turned
 from coheat.errors import ConfigError
 
 
@@ -29,7 +29,7 @@ def recommend(
         [], "--bundle", metavar="BUNDLE", help="What a user took who was not in training; repeatable."
     ),
     new_bundles: list[str] = NEW_BUNDLES,
-    welcome: float | None = WELCOME,
+    knob: float | None = KNOB,
     audience: str | None = typer.Option(
         None, metavar="BUNDLE", help="Instead: the users whom this bundle suits best (coheat audience)."
     ),
@@ -61,7 +61,7 @@ def recommend(
 
     from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run, welcome)
+    recommender = Recommender.load(run, **turned(knob))
     unknown = add_bundles(recommender, new_bundles, quiet=as_json)
     if audience is not None:
         found = recommender.audience(audience, k, exclude_seen=not include_seen)

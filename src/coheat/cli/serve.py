@@ -9,7 +9,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, note, print_json
-from coheat.cli.serving import WELCOME
+from coheat.cli.serving import KNOB, turned
 from coheat.errors import ConfigError
 
 keys = typer.Typer(
@@ -41,7 +41,7 @@ def serve(
     port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     state: Path | None = STATE,
     max_requests: int = typer.Option(64, min=1, help="Requests in work at once; more are answered 503."),
-    welcome: float | None = WELCOME,
+    knob: float | None = KNOB,
     as_json: bool = JSON,
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
@@ -75,7 +75,7 @@ def serve(
             console.print(said, markup=False, highlight=False, soft_wrap=True)
             note(f"what is written is kept in {kept}")
 
-    run_server(run, state_directory(run, state), Address(host, port), max_requests, announce, welcome)
+    run_server(run, state_directory(run, state), Address(host, port), max_requests, announce, turned(knob))
 
 
 @keys.command("create")

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 RUN: Any = typer.Argument(..., metavar="RUN", help="What coheat train --out wrote, or the model in it.")
 K: Any = typer.Option(20, "-k", "--k", min=1, help="How many.")
-WELCOME: Any = typer.Option(
+KNOB: Any = typer.Option(
     None,
+    "--welcome",
     help="List places of new bundles, as a multiple of their fair share; 0 hides them. For models with this "
     "knob (ember); without it, as trained.",
 )
@@ -27,6 +28,11 @@ NEW_BUNDLES: Any = typer.Option(
     help="A bundle that did not exist in training; repeatable. Ids with = or , are written as JSON: "
     '\'{"a=b": ["4", "8,15"]}\'.',
 )
+
+
+def turned(knob: float | None) -> dict[str, float]:
+    """The knob of the command line as `Recommender.load` takes it."""
+    return {} if knob is None else {"welcome": knob}
 
 
 def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> dict[str, list[str]]:
@@ -88,7 +94,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | 
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
-    words = {"user", "bundle", "item", "view", "shared items", "what"}
+    words = {"user", "bundle", "item", "term", "about", "shared items", "what"}
     for name in columns:
         table.add_column(name, justify="left" if name in words else "right")
     for row in rows:

@@ -5,13 +5,14 @@ Three verbs live in the module of their name: `coheat.data.split.split`, `coheat
 """
 
 from coheat.data.check import CheckReport
-from coheat.data.dataset import BundleData, Vocabulary, pairs, relation
+from coheat.data.dataset import BundleData, pairs, relation
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.problems import DataWarning, Problem
 from coheat.data.split import SCENARIOS, Split
 from coheat.data.synthetic import LIKE, planted_world, realistic_world
 from coheat.data.tables import from_frames
 from coheat.data.writing import write_research, write_tables
+from coheat.ids import Vocabulary
 
 __all__ = [
     "LIKE",

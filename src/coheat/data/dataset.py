@@ -11,7 +11,6 @@ stands after it (splits, models, evaluation) may rely on its invariants:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -20,56 +19,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from coheat.errors import DataError, UnknownIdError
+from coheat.errors import DataError
+from coheat.ids import Vocabulary
+from coheat.served.relations import Csr
 
 Sparse: TypeAlias = Any  # a scipy.sparse.csr_array of float32 ones; scipy ships no types
 Indices: TypeAlias = npt.NDArray[np.int64]
 Moments: TypeAlias = npt.NDArray[np.float64]
 
 DAY = 24 * 60 * 60
-
-
-class Vocabulary:
-    """Distinct string ids in a fixed order; position in it is the internal integer."""
-
-    def __init__(self, ids: Iterable[str], kind: str):
-        self.ids: tuple[str, ...] = tuple(ids)
-        self.kind = kind
-        if "" in self.index:
-            raise DataError(f"a {kind} id is empty; every id must be a non-empty text")
-        if len(self.index) != len(self.ids):
-            seen: set[str] = set()
-            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
-            raise DataError(f"the {kind} id {twice!r} stands twice in the vocabulary")
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        return {name: position for position, name in enumerate(self.ids)}
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, position: int) -> str:
-        return self.ids[position]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.index
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and self.ids == other.ids
-
-    def __hash__(self) -> int:
-        return hash(self.ids)
-
-    def position(self, name: str) -> int:
-        """The internal integer of an id; an unknown one is an error that names it."""
-        try:
-            return self.index[name]
-        except KeyError:
-            raise UnknownIdError(f"unknown {self.kind} id {name!r}") from None
-
-    def positions(self, names: Sequence[str]) -> Indices:
-        return np.fromiter((self.position(name) for name in names), dtype=np.int64, count=len(names))
 
 
 def relation(rows: npt.ArrayLike, columns: npt.ArrayLike, shape: tuple[int, int]) -> Sparse:
@@ -95,6 +53,11 @@ def _csr(indptr: npt.NDArray[Any], indices: npt.NDArray[Any], shape: tuple[int, 
     matrix = sparse.csr_array((ones, indices.astype(np.int32), indptr.astype(np.int32)), shape=shape)
     matrix.has_sorted_indices = True
     return matrix
+
+
+def relation_of(csr: Csr) -> Sparse:
+    """A relation of the served form as one of the data's."""
+    return _csr(np.array(csr.indptr), np.array(csr.indices), (len(csr), csr.n_columns))
 
 
 def pairs(matrix: Sparse) -> tuple[Indices, Indices]:

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
-from coheat.data.dataset import Vocabulary
 from coheat.data.problems import Problems, counted, places
 from coheat.data.text import read_text
 from coheat.data.world import PairRows, World, build_world
+from coheat.ids import Vocabulary
 
 SIZE_FILE = "*_data_size.txt"
 PART_FILES = {

@@ -9,18 +9,10 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from coheat.data.dataset import (
-    BundleData,
-    Indices,
-    Moments,
-    Sparse,
-    Vocabulary,
-    first_of_runs,
-    pairs,
-    relation,
-)
+from coheat.data.dataset import BundleData, Indices, Moments, Sparse, first_of_runs, pairs, relation
 from coheat.data.split import Split
 from coheat.errors import DataError
+from coheat.ids import Vocabulary
 from coheat.rng import Randomness
 
 Floats = npt.NDArray[np.float64]

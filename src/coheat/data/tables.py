@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coheat.data.columns import Column, encode_ids, encode_launches, encode_timestamps
-from coheat.data.dataset import BundleData, Indices, Moments, Vocabulary
+from coheat.data.dataset import BundleData, Indices, Moments
 from coheat.data.problems import Problems, ShowRows, counted, listed
 from coheat.data.world import PairRows, World, build_world
 from coheat.errors import DataError
+from coheat.ids import Vocabulary
 
 KINDS = ("user", "bundle", "item")
 PAIR_TABLES = {

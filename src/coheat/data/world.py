@@ -8,18 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coheat.data.dataset import (
-    BundleData,
-    Indices,
-    Moments,
-    Sparse,
-    Vocabulary,
-    first_of_runs,
-    pairs,
-    relation,
-)
+from coheat.data.dataset import BundleData, Indices, Moments, Sparse, first_of_runs, pairs, relation
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 from coheat.data.split import PARTS, Split
+from coheat.ids import Vocabulary
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from coheat.data.dataset import BundleData, Indices, Moments, Sparse, Vocabulary, pairs
+from coheat.data.dataset import BundleData, Indices, Moments, Sparse, pairs
 from coheat.data.files import SPLIT_FACTS, SUFFIXES
 from coheat.data.research import PART_FILES, UNSPLIT_FILE
 from coheat.data.split import PARTS, Split
 from coheat.data.tables import KINDS, PAIR_TABLES
 from coheat.errors import DataError
+from coheat.ids import Vocabulary
 from coheat.storage import replacing_directory
 
 

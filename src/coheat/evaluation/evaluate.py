@@ -13,8 +13,7 @@ from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.errors import ConfigError, DataError
 from coheat.evaluation import metrics
 from coheat.evaluation.metrics import Mask, PerUser
-from coheat.evaluation.ranking import BLOCK, top_bundles
-from coheat.models.base import Scorer
+from coheat.evaluation.ranking import Scorer, top_bundles
 
 Candidates = Literal["all", "cold"]
 
@@ -57,7 +56,6 @@ def evaluate(
     held_out: Sparse,
     ks: Sequence[int] = (20,),
     candidates: Candidates = "all",
-    block_size: int = BLOCK,
 ) -> Evaluation:
     """Rank bundles for every user with positives in `held_out` (n_users, n_bundles) and measure.
 
@@ -70,7 +68,7 @@ def evaluate(
     mask = _candidate_mask(train, candidates)
     relevant, users = _judged(held_out, mask)
     depth = max(_check_ks(ks))
-    ranked, _ = top_bundles(scorer, users, train.user_bundle, depth, mask, block_size)
+    ranked, _ = top_bundles(scorer, users, train.user_bundle, depth, mask)
 
     means: dict[str, float] = {}
     per_user: dict[str, PerUser] = {}

@@ -29,9 +29,9 @@ from coheat.evaluation import Evaluation, evaluate
 from coheat.experiments.plan import Row, preset_for
 from coheat.experiments.published import METRICS
 from coheat.experiments.sources import Source
-from coheat.models.base import Scorer
 from coheat.presets import resolve_settings
-from coheat.runs import Run, artifact_scorer, train_run
+from coheat.runs import Run, train_run
+from coheat.served import Served
 from coheat.storage import read_json, replacing_file, write_json
 from coheat.training import TrainingInterrupted, Watcher
 
@@ -146,7 +146,7 @@ def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     if about.reason == NOT_FINITE:
         raise CoheatError(f"{NOT_FINITE} at last; epoch {about.best_epoch} was the best until then")
     split = read_split(run.record.data_resolved)
-    scorer = artifact_scorer(run.artifact)
+    scorer = run.artifact.served()
     test = evaluate(scorer, split.train, split.test, (K,))
     validation = evaluate(scorer, split.train, split.validation, (K,)) if split.validation.nnz else None
     shelf = _shelf(scorer, split.train, split.test)
@@ -167,7 +167,7 @@ def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     return document, {"split": np.array(run.record.fingerprint), "users": test.users, **per_user}
 
 
-def _shelf(scorer: Scorer, train: BundleData, test: Sparse) -> Evaluation | None:
+def _shelf(scorer: Served, train: BundleData, test: Sparse) -> Evaluation | None:
     """The same when only cold bundles are candidates; None where there is none of them in the test."""
     try:
         return evaluate(scorer, train, test, (K,), "cold")

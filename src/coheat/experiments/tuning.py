@@ -114,7 +114,7 @@ def tune(
 
     Settings outside the space are those of `preset` and `overrides`. A study in `out` goes on.
     """
-    split = without_test(open_split(data, scenario, seed))
+    split = without_test(open_split(data, scenario, seed)[0])
     if not split.validation.nnz:
         raise ConfigError(f"{data}: its validation part is empty, so there is nothing to choose settings by")
     if metric not in ("recall", "ndcg"):

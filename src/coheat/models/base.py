@@ -1,4 +1,4 @@
-"""What every model is: parameters from data, a loss for a batch, vectors whose inner product is the score.
+"""What every model is: parameters from data, a loss for a batch, and a served form that scores.
 
 A model costs one file: a config class, a `Model` subclass, one line in `coheat.models.MODELS`, one
 preset. Training, evaluation, artifacts, the command line and the contract tests pick it up from there.
@@ -7,9 +7,9 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coheat.config import Settings
-from coheat.data.dataset import BundleData, Indices, Sparse
+from coheat.data.dataset import BundleData
 from coheat.data.sampling import triples
-from coheat.errors import ConfigError
+from coheat.graph import overlap as overlap  # puts the compiled sums of overlaps in place
 from coheat.graph.adam import Adam
-from coheat.graph.overlap import overlaps
 from coheat.rng import Randomness
+from coheat.served import Block, Csr, Relations, Served
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -57,117 +57,8 @@ class Progress:
         return self.epoch / self.epochs
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """A second part of a score beside the inner product: what the user's items share with the bundle's.
-
-    overlap(u, b) = sum of profiles[u, i] over the items i of b (see `coheat.graph.overlap`), and
-    score(u, b)   = users[u] . bundles[b] + weight * log(1 + overlap / scale)              with history,
-                    users[u] . bundles[b] + new_weight * log(1 + overlap / scale) + new_offset    without.
-    """
-
-    profiles: Sparse
-    item_weights: FloatArray
-    """What one item is worth (n_items,): own_item_weight times this where the user has the item, this divided
-    by the square root of the bundle's size where a bundle of the user holds it. For users to come."""
-    own_item_weight: float
-    scale: float
-    weight: float
-    new_weight: float
-    new_offset: float
-    bundle_item: Sparse
-    is_new: npt.NDArray[np.bool_]
-    offsets: Mapping[float, float] = field(default_factory=dict)
-    """What `new_offset` would be for other values of the model's knob, so that serving can turn it."""
-
-    def with_offsets(self, offsets: Mapping[float, float], welcome: float) -> Overlap:
-        """With the offset of `welcome`, and those of the knob's other values."""
-        return replace(self, new_offset=offsets[welcome], offsets=offsets)
-
-    @cached_property
-    def item_bundle(self) -> Sparse:
-        return self.bundle_item.T.tocsr()
-
-    def scores(self, users: Indices) -> FloatArray:
-        """This part of the scores (len(users), n_bundles)."""
-        found = overlaps(self.profiles, users, self.item_bundle)
-        found /= np.float32(self.scale)
-        np.log1p(found, out=found)
-        found *= np.where(self.is_new, self.new_weight, self.weight).astype(np.float32)
-        found += np.where(self.is_new, self.new_offset, 0.0).astype(np.float32)
-        return found
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """What a trained model is outside of training: score(u, b) = users[u] . bundles[b], plus any overlap.
-
-    Where `items` is given, a bundle never seen in training has the vector
-    sum of its items' rows / size ** size_exponent, so it can be served from its items alone.
-    """
-
-    users: Tensor
-    bundles: Tensor
-    items: Tensor | None = None
-    size_exponent: float = 1.0
-    overlap: Overlap | None = None
-
-    def new_bundles(self, bundle_item: Sparse) -> Tensor:
-        """Vectors (n, d) of bundles known only by their items (n, n_items)."""
-        if self.items is None:
-            raise ConfigError("this model has no vectors for bundles it was not trained on")
-        sizes = np.maximum(np.diff(bundle_item.indptr), 1).astype(np.float32) ** self.size_exponent
-        pooled = bundle_item @ self.items.detach().cpu().numpy()
-        return torch.from_numpy((pooled / sizes[:, None]).astype(np.float32))
-
-
-@dataclass(frozen=True)
-class TwoViews:
-    """What serving needs besides `Vectors` of a model whose score is a weighted sum of two views.
-
-    Half of a vector is the history view h, half the affiliation view a (each d wide):
-    users = [h_u ; a_u] and bundles = [g_b h_b ; (1 - g_b) a_b], with g_b = tanh(popularity / temperature),
-    or g_b = 0.5 for every bundle where `temperature` is None. With the unweighted bundles and the layers
-    0 .. K-1 of the graph convolutions, a recommender can weigh anew, and propagate to newcomers.
-    """
-
-    bundles: Tensor
-    """[h_b ; a_b] before weighing (n_bundles, 2d)."""
-    temperature: float | None
-    user_layers: Tensor
-    """Layers of the users in the history graph (K, n_users, d)."""
-    bundle_layers: Tensor
-    """Layers of the bundles in the history graph (K, n_bundles, d)."""
-    item_layers: Tensor
-    """Layers of the items in the affiliation graph (K, n_items, d)."""
-    normalise_layers: bool
-
-
-class Scorer(Protocol):
-    """Scores of all bundles for some users; what evaluation ranks."""
-
-    def scores(self, users: Indices) -> FloatArray:
-        """A fresh float32 array (len(users), n_bundles); the caller may overwrite it."""
-        ...
-
-
-class VectorScorer:
-    """Scores as inner products of two fixed matrices, plus the overlap where there is one."""
-
-    def __init__(self, vectors: Vectors):
-        self.users = vectors.users.detach().cpu().contiguous()
-        self.bundles_transposed = vectors.bundles.detach().cpu().t().contiguous()
-        self.overlap = vectors.overlap
-
-    def scores(self, users: Indices) -> FloatArray:
-        product: FloatArray = (self.users[torch.from_numpy(users)] @ self.bundles_transposed).numpy()
-        if self.overlap is not None:
-            product += self.overlap.scores(users)
-        return product
-
-
 class Model(nn.Module):
-    """Base of all models: set `Config`, build parameters in `__init__`, write `loss` and `vectors`."""
+    """Base of all models: set `Config`, build parameters in `__init__`, write `loss` and `served`."""
 
     Config: ClassVar[type[Settings]] = ModelConfig
     places_cold_bundles: ClassVar[bool] = False
@@ -259,15 +150,25 @@ class Model(nn.Module):
         """
         return None
 
-    def vectors(self) -> Vectors:
-        """The vectors that score with full graphs and no dropout, as of the current epoch."""
+    def served(self) -> Served:
+        """What the model is outside of training, with full graphs and no dropout, as of the current epoch."""
         raise NotImplementedError
 
-    def two_views(self) -> TwoViews | None:
-        """For serving: how the vectors come about, where the model has a history and an affiliation view."""
-        return None
+    @cached_property
+    def relations(self) -> Relations:
+        """The training relations as the served form has them."""
+        data = self.data
+        return Relations(*(Csr(m.indptr, m.indices, m.shape[1])
+                           for m in (data.user_bundle, data.user_item, data.bundle_item)))  # fmt: skip
 
-    def scorer(self) -> Scorer:
-        """Scores for evaluation; models without an inner-product form override it."""
-        with torch.no_grad():
-            return VectorScorer(self.vectors())
+    def one_block(self, users: Tensor, bundles: Tensor) -> Served:
+        """The served form of a model whose score is one inner product."""
+        vectors = numpy(users), numpy(bundles)
+        block = Block("score", "history", vectors[0].shape[1])
+        return Served.create(self.relations, [(block, *vectors)])
+
+
+def numpy(tensor: Tensor) -> FloatArray:
+    """A tensor's values on the CPU."""
+    values: FloatArray = tensor.detach().cpu().numpy()
+    return values

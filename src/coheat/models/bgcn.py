@@ -37,12 +37,13 @@ from coheat.graph.fused import unit_rows
 from coheat.graph.propagation import Propagation, multiply
 from coheat.graph.weighted import closest_rows
 from coheat.losses import bpr
-from coheat.models.base import ModelConfig, Vectors
+from coheat.models.base import ModelConfig
 from coheat.models.growing import GrowingLayers, Selected
 from coheat.models.layers import tables
 from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.models.two_views import Rows
 from coheat.rng import Randomness
+from coheat.served import Served
 
 Needed = tuple[Selected, Selected, Propagation]
 """What some users and bundles are made of: parts of the item level, of the bundle level, and the pooling."""
@@ -132,6 +133,7 @@ class BGCN(PreparingModel):
             "decay": self.config.weight_decay * squares / len(rows.user_at),
         }
 
-    def vectors(self) -> Vectors:
+    @torch.no_grad()
+    def served(self) -> Served:
         everything = self.needed(np.arange(self.data.n_users), np.arange(self.data.n_bundles))
-        return Vectors(*self.represent(everything, 0.0))
+        return self.one_block(*self.represent(everything, 0.0))

@@ -30,10 +30,11 @@ from coheat.data.sampling import Triples
 from coheat.graph.bipartite import Direction
 from coheat.graph.propagation import Propagation, multiply
 from coheat.losses import bpr
-from coheat.models.base import ModelConfig, Vectors
+from coheat.models.base import ModelConfig
 from coheat.models.layers import pair_scores, tables, warm_rows
 from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.rng import Randomness
+from coheat.served import Served
 
 USERS, BUNDLES, ITEMS = range(3)
 Nodes = list[Tensor]
@@ -137,5 +138,6 @@ class BundleNet(PreparingModel):
         users, bundles = self.outputs(means)
         return {"bpr": bpr(*pair_scores(users, bundles, met))}
 
-    def vectors(self) -> Vectors:
-        return Vectors(*self.outputs(self.whole))
+    @torch.no_grad()
+    def served(self) -> Served:
+        return self.one_block(*self.outputs(self.whole))

@@ -30,10 +30,11 @@ from torch import Tensor
 
 from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices
-from coheat.models.base import Model, PretrainedConfig, Progress, Vectors
+from coheat.models.base import Model, PretrainedConfig, Progress
 from coheat.models.content import ContentBag, ContentConfig
 from coheat.models.layers import linear, pick, where_warm
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class CB2CFConfig(ContentConfig, PretrainedConfig):
@@ -90,8 +91,9 @@ class CB2CF(Model):
         target = pick(self.pretrained_bundles, batch)
         return {"error": (self.bridge(batch) - target).square().sum(1).mean()}
 
-    def vectors(self) -> Vectors:
+    @torch.no_grad()
+    def served(self) -> Served:
         bundles = self.bridge()
         if self.config.warm_vectors == "backbone":
             bundles = where_warm(self.data, self.pretrained_bundles, bundles)
-        return Vectors(self.pretrained_users, bundles)
+        return self.one_block(self.pretrained_users, bundles)

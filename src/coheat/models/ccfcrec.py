@@ -39,9 +39,10 @@ from coheat.graph import kernels
 from coheat.graph.bipartite import Direction
 from coheat.graph.propagation import multiply
 from coheat.losses import bpr, dot_rows, sampled_softmax
-from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.base import Model, ModelConfig
 from coheat.models.layers import linear, pick, tables, tensors, where_warm
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class CCFCRecConfig(ModelConfig):
@@ -147,5 +148,6 @@ class CCFCRec(Model):
         itself = dot_rows(anchors, normalize(own), batch.at, batch.at) / self.config.temperature
         return collaborative, sampled_softmax(itself, together[:, None])
 
-    def vectors(self) -> Vectors:
-        return Vectors(self.users, where_warm(self.data, self.bundles, self.content()))
+    @torch.no_grad()
+    def served(self) -> Served:
+        return self.one_block(self.users, where_warm(self.data, self.bundles, self.content()))

@@ -34,10 +34,11 @@ from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import triples
 from coheat.graph import kernels
 from coheat.losses import dot_rows, sampled_softmax
-from coheat.models.base import Model, Vectors
+from coheat.models.base import Model
 from coheat.models.content import ContentBag, ContentConfig
 from coheat.models.layers import linear, pick, table, tensors, where_warm
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class CLCRecConfig(ContentConfig):
@@ -136,8 +137,9 @@ class CLCRec(Model):
         others = logits[:, 1:].masked_fill(batch.known, -torch.inf)
         return sampled_softmax(logits[:, 0], others)
 
-    def vectors(self) -> Vectors:
-        return Vectors(self.users, where_warm(self.data, self.bundles, self.content()))
+    @torch.no_grad()
+    def served(self) -> Served:
+        return self.one_block(self.users, where_warm(self.data, self.bundles, self.content()))
 
 
 def compare(anchors: Tensor, candidates: Tensor, anchor_at: Tensor, batch: Contrast) -> Tensor:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from coheat.config import Settings
-from coheat.data.dataset import BundleData, Indices, Sparse
-from coheat.errors import ConfigError
-from coheat.graph.overlap import overlaps
-from coheat.models.base import FloatArray, Progress, Vectors
+from coheat.data.dataset import BundleData
+from coheat.models.base import Progress
 from coheat.models.untrained import Untrained
 from coheat.rng import Randomness
+from coheat.served import Curve, Overlap, Served
 
 
 class CountingConfig(Settings):
@@ -48,9 +46,6 @@ class Counting(Untrained):
 
     def __init__(self, data: BundleData, config: CountingConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        self.profile: Sparse = data.user_item
-        if config.use_bundle_items:
-            self.profile = (data.user_item + data.user_bundle @ data.bundle_item).tocsr()
         first = torch.tensor(config.size_exponents[0], dtype=torch.float64)
         self.register_buffer("size_exponent", first)  # so that a checkpoint carries the choice
 
@@ -62,31 +57,13 @@ class Counting(Untrained):
     def facts(self) -> dict[str, float]:
         return {"size_exponent": float(self.size_exponent)}
 
-    def vectors(self) -> Vectors:
-        raise ConfigError(
-            "the model 'counting' compares lists of items and has no vectors to export; "
-            "use its scorer(), or train a model with vectors, such as coheat"
+    def served(self) -> Served:
+        """Nothing but an overlap."""
+        overlap = Overlap(
+            "items in common",
+            "linear",
+            Curve.constant(1.0),
+            taken=float(self.config.use_bundle_items),
+            size_exponent=float(self.size_exponent),
         )
-
-    def scorer(self) -> CountingScorer:
-        return CountingScorer(self.profile, self.data.bundle_item, float(self.size_exponent))
-
-    def new_bundle_scores(self, users: Indices, bundle_item: Sparse) -> FloatArray:
-        """Scores (len(users), n) of bundles known only by their items (n, n_items)."""
-        return CountingScorer(self.profile, bundle_item, float(self.size_exponent)).scores(users)
-
-
-class CountingScorer:
-    """Overlap of profiles (n_users, n_items) with bundles (n_bundles, n_items), scaled by size."""
-
-    def __init__(self, profile: Sparse, bundle_item: Sparse, size_exponent: float):
-        self.profile = profile
-        self.item_bundle = bundle_item.T.tocsr()
-        sizes = np.maximum(np.diff(bundle_item.indptr), 1)
-        self.scale = (sizes**-size_exponent).astype(np.float32)
-
-    def scores(self, users: Indices) -> FloatArray:
-        # Counts are whole numbers, so the sums are exact in float32.
-        found = overlaps(self.profile, users, self.item_bundle)
-        found *= self.scale
-        return found
+        return Served.create(self.relations, overlaps=(overlap,))

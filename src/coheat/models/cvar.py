@@ -35,10 +35,11 @@ from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import triples
 from coheat.graph import kernels
 from coheat.losses import bpr, dot_rows
-from coheat.models.base import Model, PretrainedConfig, Vectors
+from coheat.models.base import Model, PretrainedConfig
 from coheat.models.content import ContentBag, ContentConfig
 from coheat.models.layers import linear, pick, tensors, where_warm
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class CVARConfig(PretrainedConfig, ContentConfig):
@@ -124,9 +125,10 @@ class CVAR(Model):
         found: Tensor = self.decoder(torch.cat([codes, popularity], 1))
         return found
 
-    def vectors(self) -> Vectors:
+    @torch.no_grad()
+    def served(self) -> Served:
         warmed = self.decode(gaussian(self.prior(self.bag()))[0], self.popularity)
-        return Vectors(self.pretrained_users, where_warm(self.data, self.pretrained_bundles, warmed))
+        return self.one_block(self.pretrained_users, where_warm(self.data, self.pretrained_bundles, warmed))
 
 
 def gaussian(parameters: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,11 +32,12 @@ from coheat.data.sampling import Triples, triples
 from coheat.graph.attention import attend, attend_by_source
 from coheat.graph.propagation import Propagation, Scaled, Weighted, multiply
 from coheat.losses import bpr, dot_rows
-from coheat.models.base import ModelConfig, Vectors
+from coheat.models.base import ModelConfig
 from coheat.models.layers import both_pairs, dropout, linear, table, tables, tensors, warm_rows
 from coheat.models.preparing import PreparingModel, for_gradients
-from coheat.models.scoring import BlockScorer, no_vectors
+from coheat.models.scoring import own_scores
 from coheat.rng import Randomness
+from coheat.served import OwnScores
 
 Task = Literal["bundles", "items"]
 
@@ -118,10 +119,7 @@ class DAM(PreparingModel):
         scores = x @ self.heads[:, 0 if name == "bpr" else 1]
         return {name: bpr(*scores.chunk(2))}
 
-    def vectors(self) -> Vectors:
-        raise no_vectors("'dam' reads a bundle anew for every user", "a model with vectors, such as coheat")
-
-    def scorer(self) -> BlockScorer:
+    def served(self) -> OwnScores:
         """User by user: the pooling depends on the user, so there is no inner product.
 
         Of the first layer, W_u e_u + W_v e_b + W_v (sum of alpha e_i), the first two parts are computed once.
@@ -142,4 +140,4 @@ class DAM(PreparingModel):
             hidden = torch.addmm(second.bias, hidden.relu_(), second.weight.t()).relu_()
             return (hidden @ head)[None]
 
-        return BlockScorer(score, self.data.n_bundles, at_once=1)
+        return own_scores(self, score, at_once=1)

@@ -33,11 +33,12 @@ from pydantic import Field
 from torch import Tensor
 
 from coheat.data.dataset import BundleData, Indices
-from coheat.models.base import PretrainedConfig, Vectors
+from coheat.models.base import PretrainedConfig
 from coheat.models.content import ContentBag, ContentConfig
 from coheat.models.layers import pick, tensors
 from coheat.models.towers import Head, TowerModel, weights
 from coheat.rng import Randomness
+from coheat.served import Served
 
 BLOCK = 1024
 """Users whose pretrained scores are ranked at a time."""
@@ -137,6 +138,7 @@ class DropoutNet(TowerModel):
         found = (user_vectors * bundle_vectors).sum(1)
         return {"error": (found - target).square().mean()}
 
-    def vectors(self) -> Vectors:
+    @torch.no_grad()
+    def served(self) -> Served:
         users, bundles = self.standardised_vectors()
-        return Vectors(self.user_vectors(users), self.bundle_vectors(bundles))
+        return self.one_block(self.user_vectors(users), self.bundle_vectors(bundles))

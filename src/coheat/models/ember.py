@@ -11,7 +11,7 @@ A bundle that nobody took yet has no history to learn from, and is scored by its
 
     y_ub = <a_u, a_b> + new_overlap_weight * log(1 + o_ub / o) + offset
 
-o_ub is the overlap of `coheat.graph.overlap`: the user's own items and those of the user's bundles, rare
+o_ub is the overlap of `coheat.served`: the user's own items and those of the user's bundles, rare
 items counting more, summed (not averaged) over the bundle's items; o is its mean over training interactions,
 each without the bundle's own contribution to the profile. Negatives are drawn among bundles with history
 only, so that a new one is not trained downwards before it had a chance.
@@ -30,6 +30,7 @@ data tell when bundles were launched, only young ones are new; a bundle that was
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -39,12 +40,13 @@ from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
-from coheat.data.dataset import BundleData, Indices, pairs
-from coheat.graph.overlap import FloatArray, overlaps, profiles, rarity
-from coheat.models.base import Overlap, Progress, TwoViews, Vectors
+from coheat.data.dataset import BundleData, Indices
+from coheat.graph.overlap import FloatArray, rarity
+from coheat.models.base import Progress, numpy
 from coheat.models.companions import companions
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.rng import Randomness
+from coheat.served import Block, Csr, Curve, Knob, Overlap, Served
 
 LIST = 20
 """Length of the lists in which places are counted."""
@@ -53,6 +55,10 @@ SAMPLE = 1000
 HELD_OUT = 0.2
 """Share of the bundles with history that stand in for new ones."""
 
+USERS_AT_ONCE = 4096
+"""Users whose profiles are looked at together."""
+
+MEANING = "0 hides new bundles, 1 gives them their fair share of places, 2 twice that"
 WELCOMES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
 """Values of the knob that a trained model can be served with; others are interpolated."""
 
@@ -161,57 +167,45 @@ class Ember(CrossCBR):
         return best
 
     @cached_property
-    def profiles(self) -> sparse.csr_array:
-        data, weight = self.data, self.config.own_item_weight
-        return profiles(data.user_bundle, data.user_item, data.bundle_item, weight)
-
-    @cached_property
-    def overlap_scale(self) -> float:
-        """Mean overlap over training interactions, without what the bundle itself brought to the profile."""
-        data = self.data
-        users, bundles = pairs(data.user_bundle)
-        total = float((self.profiles @ data.bundle_item.T).multiply(data.user_bundle).sum())
+    def overlap(self) -> Overlap:
+        """What a user's items and a bundle's have in common, compared with its mean over training
+        interactions, each without what the bundle itself brought."""
+        data, rare = self.data, rarity(self.data.bundle_item)
         sizes = np.maximum(np.diff(data.bundle_item.indptr), 1)
-        own = (data.bundle_item @ rarity(data.bundle_item)) / np.sqrt(sizes)
-        mean = (total - float(own[bundles].sum())) / max(len(users), 1)
-        return max(mean, 1e-3)
+        said, own = sparse.diags_array(sizes**-0.5) @ data.bundle_item, self.config.own_item_weight
+        total = 0.0
+        for start in range(0, data.n_users, USERS_AT_ONCE):
+            users = slice(start, start + USERS_AT_ONCE)
+            taken = data.user_bundle[users]
+            profiles = (taken @ said + own * data.user_item[users]) @ sparse.diags_array(rare)
+            total += float(profiles.multiply(taken @ data.bundle_item).sum())
+        itself = (data.bundle_item @ rare) / np.sqrt(sizes)
+        total -= float(itself @ data.popularity)
+        scale = max(total / max(data.user_bundle.nnz, 1), 1e-3)
+        curve = Curve.constant(1.0)
+        return Overlap("overlap", "log", curve, own, taken_exponent=0.5, scale=scale, item_weights=rare)
 
-    def vectors(self) -> Vectors:
-        plain = super().vectors()
-        assert plain.items is not None
-        taken = torch.from_numpy(self.data.user_bundle @ self.taken.cpu().numpy()).to(self.taken.device)
-        # `plain` gives the mean of the two views' products; the sum is what was learned.
-        users = torch.cat([2 * plain.users, self.knob("companion_weight") * taken], 1)
-        known = torch.cat([plain.bundles, self.wanted], 1)
-        as_new = known * self._item_columns
-        bundles = torch.where((self.popularity > 0)[:, None], known, as_new)
-        overlap = Overlap(
-            profiles=self.profiles,
-            item_weights=rarity(self.data.bundle_item),
-            own_item_weight=self.config.own_item_weight,
-            scale=self.overlap_scale,
-            weight=self.knob("overlap_weight"),
-            new_weight=self.knob("new_overlap_weight"),
-            new_offset=0.0,
-            bundle_item=self.data.bundle_item,
-            is_new=self.is_new.cpu().numpy(),
+    @torch.no_grad()
+    def served(self) -> Served:
+        ones = Curve.constant(1.0)
+        (history, users, bundles), affiliation = self.served_blocks(ones, ones)
+        bundles[self.data.popularity == 0] = 0  # its own vector was never learned from
+        together = Block(
+            "companions", "history", self.wanted.shape[1], Curve.constant(self.knob("companion_weight"))
         )
-        offsets = self._offsets(users.detach(), known.detach(), overlap)
-        overlap = overlap.with_offsets(offsets, self.knob("welcome"))
-        items = torch.cat([plain.items, plain.items.new_zeros(self.data.n_items, self.wanted.shape[1])], 1)
-        return Vectors(users, bundles, items, plain.size_exponent, overlap)
-
-    @cached_property
-    def _item_columns(self) -> Tensor:
-        """1 for the columns of a vector that a bundle has from its items, 0 for those from its history."""
-        size = self.config.embedding_size
-        columns = torch.zeros(2 * size + self.config.companion_size, device=self.users.device)
-        columns[size : 2 * size] = 1
-        return columns
-
-    def two_views(self) -> TwoViews | None:
-        """None: what serving does with two views does not hold for the sum of Ember's parts."""
-        return None
+        of_users = np.asarray(self.data.user_bundle @ numpy(self.taken), dtype=np.float32)
+        weights = Curve.constant(self.knob("overlap_weight"), self.knob("new_overlap_weight"))
+        served = Served.create(
+            self.relations,
+            [(history, users, bundles), affiliation, (together, of_users, numpy(self.wanted))],
+            is_new=self.is_new.cpu().numpy(),
+            overlaps=(replace(self.overlap, curve=weights),),
+        )
+        offsets = self._offsets(served)
+        knob = Knob(
+            self.knob("welcome"), tuple(offsets), tuple(offsets.values()), Curve.constant(0, 1), MEANING
+        )
+        return replace(served, knobs={"welcome": knob}).turned(welcome=knob.value)
 
     @cached_property
     def _stand_ins(self) -> tuple[Indices, Indices, FloatArray]:
@@ -223,22 +217,23 @@ class Ember(CrossCBR):
         without = sparse.csr_array(data.user_bundle @ sparse.diags_array(keep))
         without.eliminate_zeros()
         users = rng.permutation(np.flatnonzero(np.diff(data.user_bundle.indptr)))[:SAMPLE]
-        found = profiles(without[users], data.user_item[users], data.bundle_item, self.config.own_item_weight)
-        return users, np.sort(held_out), overlaps(found, np.arange(len(users)), data.bundle_item.T.tocsr())
+        relations = replace(self.relations, user_bundle=Csr(without.indptr, without.indices, data.n_bundles))
+        found = Served.create(relations, overlaps=(self.overlap,)).scores(users)
+        return users, np.sort(held_out), found
 
-    def _offsets(self, users: Tensor, bundles: Tensor, overlap: Overlap) -> dict[float, float]:
+    def _offsets(self, served: Served) -> dict[float, float]:
         """For values of `welcome`, its own included, the number that gives the stand-ins so many places."""
-        sample, held_out, shared = self._stand_ins
+        sample, held_out, matched = self._stand_ins
         welcomes = sorted({*WELCOMES, self.knob("welcome")})
         if not len(sample):
             return dict.fromkeys(welcomes, 0.0)
-        matched = np.log1p(shared / overlap.scale)
-        people = users[torch.from_numpy(sample)]
-        scores = (people @ bundles.T).cpu().numpy() + overlap.weight * matched
+        people, bundles = served.users[sample], served.bundles
+        scores = bundles.weighed.product(people) + self.knob("overlap_weight") * matched
         scores[self.data.user_bundle[sample].nonzero()] = -np.inf
         known = np.setdiff1d(self.warm_bundles, held_out)
-        newcomers = (people @ (bundles[torch.from_numpy(held_out)] * self._item_columns).T).cpu().numpy()
-        newcomers += overlap.new_weight * matched[:, held_out]
+        items = served.columns_about("items")
+        newcomers = people[:, items] @ bundles.weighed.take(held_out)[:, items].T
+        newcomers += self.knob("new_overlap_weight") * matched[:, held_out]
         fair = float(self.data.popularity[held_out].sum() / self.data.popularity.sum())
         best = _best(scores[:, known]), _best(newcomers)
         return {welcome: offset_for_share(*best, min(welcome * fair, 1.0)) for welcome in welcomes}

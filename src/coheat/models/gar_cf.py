@@ -17,10 +17,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coheat.losses import dot_rows
-from coheat.models.base import Vectors
 from coheat.models.gar import GAR, Draws, GARConfig
 from coheat.models.layers import dropout, linear
 from coheat.models.towers import weights
+from coheat.served import Served
 
 
 class GARCFConfig(GARConfig):
@@ -80,6 +80,7 @@ class GARCF(GAR):
     def distances(self, made: Tensor, real: Tensor) -> Tensor:
         return (made - real).abs().mean(1)
 
-    def vectors(self) -> Vectors:
+    @torch.no_grad()
+    def served(self) -> Served:
         users, bundles = self.served_inputs()
-        return Vectors(self.recommender.users(users, None), self.recommender.bundles(bundles, None))
+        return self.one_block(self.recommender.users(users, None), self.recommender.bundles(bundles, None))

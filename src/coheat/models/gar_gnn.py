@@ -28,12 +28,12 @@ from torch.nn.functional import leaky_relu
 from coheat.data.dataset import BundleData, Indices
 from coheat.graph.bipartite import BipartiteGraph, layers
 from coheat.losses import dot_rows
-from coheat.models.base import Scorer, Vectors, VectorScorer
 from coheat.models.gar import GAR, Draws, GARConfig
 from coheat.models.layers import dropout, linear, pick
-from coheat.models.scoring import BlockScorer, no_vectors
+from coheat.models.scoring import own_scores
 from coheat.models.towers import weights
 from coheat.rng import Randomness
+from coheat.served import Served
 
 N_LAYERS = 3
 PAIRS = 2**16
@@ -119,21 +119,15 @@ class GARGNN(GAR):
         users, bundles = (part.unflatten(1, (N_LAYERS, -1)) for part in parts)
         return users, bundles
 
-    def vectors(self) -> Vectors:
-        if self.config.combination == "network":
-            raise no_vectors("'gar-gnn' rates by a network", "it with --set combination=linear")
+    @torch.no_grad()
+    def served(self) -> Served:
         users, bundles = self.normalised()
-        norm = self.recommender.norm
-        scale = self.recommender.output.weight[0] / torch.sqrt(norm.running_var + norm.eps)
-        weighed = torch.einsum("jk,njd->nkd", scale.view(N_LAYERS, N_LAYERS), users)
-        # What the normalisation subtracts is the same for all pairs, so it does not change any order.
-        return Vectors(weighed.flatten(1), bundles.flatten(1))
-
-    def scorer(self) -> Scorer:
-        with torch.no_grad():
-            if self.config.combination == "linear":
-                return VectorScorer(self.vectors())
-            users, bundles = self.normalised()
+        if self.config.combination == "linear":
+            norm = self.recommender.norm
+            scale = self.recommender.output.weight[0] / torch.sqrt(norm.running_var + norm.eps)
+            weighed = torch.einsum("jk,njd->nkd", scale.view(N_LAYERS, N_LAYERS), users)
+            # What the normalisation subtracts is the same for all pairs, so it does not change any order.
+            return self.one_block(weighed.flatten(1), bundles.flatten(1))
         transposed = bundles.flatten(0, 1).t().contiguous()
 
         def score(block: Indices) -> Tensor:
@@ -143,4 +137,4 @@ class GARGNN(GAR):
             scores: Tensor = self.recommender.combine(by_pair.reshape(-1, N_LAYERS**2), None)
             return scores.view(len(block), -1)
 
-        return BlockScorer(score, len(bundles), max(PAIRS // len(bundles), 1))
+        return own_scores(self, score, max(PAIRS // len(bundles), 1))

@@ -37,11 +37,12 @@ from torch import Tensor, nn
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import draw_negatives, triples
 from coheat.graph import kernels
-from coheat.models.base import PretrainedConfig, Vectors
+from coheat.models.base import PretrainedConfig
 from coheat.models.content import ContentBag
 from coheat.models.layers import pick, tensors, where_warm
 from coheat.models.towers import Head, TowerModel, weights
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class HeaterConfig(PretrainedConfig):
@@ -132,7 +133,8 @@ class Heater(TowerModel):
         ]
         return [torch.optim.Adam(groups, lr=self.config.learning_rate, fused=True)]
 
-    def vectors(self) -> Vectors:
+    @torch.no_grad()
+    def served(self) -> Served:
         users, pretrained = self.standardised_vectors()
         shown = where_warm(self.data, pretrained, self.from_content())
-        return Vectors(self.user_tower(users), self.bundle_tower(shown))
+        return self.one_block(self.user_tower(users), self.bundle_tower(shown))

@@ -28,9 +28,10 @@ from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import BipartiteGraph, Selection, layers
 from coheat.losses import bpr
-from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.base import Model, ModelConfig
 from coheat.models.layers import pair_scores, triples_l2
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class LightGCNConfig(ModelConfig):
@@ -73,5 +74,6 @@ class LightGCN(Model):
             "decay": self.config.weight_decay * triples_l2(self.users, self.bundles, batch),
         }
 
-    def vectors(self) -> Vectors:
-        return Vectors(*self.outputs(self.graph.full))
+    @torch.no_grad()
+    def served(self) -> Served:
+        return self.one_block(*self.outputs(self.graph.full))

@@ -28,9 +28,10 @@ from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples, triples
 from coheat.losses import bpr
-from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.base import Model, ModelConfig
 from coheat.models.layers import pair_scores, triples_l2
 from coheat.rng import Randomness
+from coheat.served import Served
 
 
 class MFBPRConfig(ModelConfig):
@@ -71,5 +72,6 @@ class MFBPR(Model):
             "decay": self.config.weight_decay * triples_l2(self.users, self.bundles, batch),
         }
 
-    def vectors(self) -> Vectors:
-        return Vectors(self.users, self.bundles)
+    @torch.no_grad()
+    def served(self) -> Served:
+        return self.one_block(self.users, self.bundles)

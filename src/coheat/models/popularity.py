@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
+import numpy as np
 
 from coheat.config import Settings
-from coheat.models.base import Vectors
 from coheat.models.untrained import Untrained
+from coheat.served import Curve, Served
 
 
 class PopularityConfig(Settings):
@@ -24,7 +24,7 @@ class Popularity(Untrained):
         "planted_answer_is_ranked_first": "it recommends the same bundles to everybody"
     }
 
-    def vectors(self) -> Vectors:
-        """Vectors of width 1: every user is 1, a bundle is its popularity."""
-        counts = torch.from_numpy(self.data.popularity).to(torch.float32)
-        return Vectors(users=torch.ones(self.data.n_users, 1), bundles=counts[:, None])
+    def served(self) -> Served:
+        """Nothing but a bias that grows with how often a bundle was taken."""
+        most = float(np.iinfo(np.int32).max)
+        return Served.create(self.relations, bias=Curve.through([0, most], [0, most]))

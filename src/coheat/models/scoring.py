@@ -1,4 +1,4 @@
-"""Scores where no inner product gives them: some users at a time, each against all bundles."""
+"""Scores where no sum of terms gives them: some users at a time, each against all bundles."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ import torch
 from torch import Tensor
 
 from coheat.data.dataset import Indices
-from coheat.errors import ConfigError
-from coheat.models.base import FloatArray
+from coheat.models.base import FloatArray, Model
+from coheat.served import OwnScores
 
 
-def no_vectors(reason: str, instead: str) -> ConfigError:
-    """What a model of this kind says when it is asked for its vectors."""
-    return ConfigError(
-        f"the model {reason} and has no vectors to export; use its scorer(), or train {instead}"
-    )
-
-
-class BlockScorer:
-    """Scores (m, n_bundles) from a function that gives those of at most `at_once` users (n,) at a time."""
-
-    def __init__(self, score: Callable[[Indices], Tensor], n_bundles: int, at_once: int):
-        self.score, self.n_bundles, self.at_once = score, n_bundles, at_once
+def own_scores(model: Model, score: Callable[[Indices], Tensor], at_once: int) -> OwnScores:
+    """A served form that asks `score` for the scores (n, n_bundles) of at most `at_once` users at a time."""
 
     @torch.no_grad()
-    def scores(self, users: Indices) -> FloatArray:
-        found = np.empty((len(users), self.n_bundles), dtype=np.float32)
-        for start in range(0, len(users), self.at_once):
-            block = slice(start, start + self.at_once)
-            found[block] = self.score(users[block]).cpu().numpy()
+    def scores(users: Indices) -> FloatArray:
+        found = np.empty((len(users), model.data.n_bundles), dtype=np.float32)
+        for start in range(0, len(users), at_once):
+            block = slice(start, start + at_once)
+            found[block] = score(users[block]).cpu().numpy()
         return found
+
+    return OwnScores.create(model.relations, scorer=scores)

@@ -35,10 +35,11 @@ from coheat.graph.bipartite import (
 from coheat.graph.parallel import one_torch_thread
 from coheat.graph.propagation import Propagation, multiply
 from coheat.losses import dot_rows
-from coheat.models.base import ModelConfig, Progress, TwoViews, Vectors
+from coheat.models.base import FloatArray, ModelConfig, Progress, numpy
 from coheat.models.layers import tables
 from coheat.models.preparing import PreparingModel, for_gradients
 from coheat.rng import Randomness
+from coheat.served import Block, Curve, Layers, Served
 
 
 class TwoViewConfig(ModelConfig):
@@ -267,31 +268,29 @@ class TwoViewModel(PreparingModel):
             return torch.full_like(self.popularity, 0.5)
         return torch.tanh(self.popularity / temperature)
 
-    def vectors(self) -> Vectors:
-        """Both views side by side, the bundles' weighed; a new bundle has no history view but its items."""
-        history_users, history_bundles = self.history_view(self.history.full)
-        users, bundles, items = self.affiliation_view(self.affiliation.full, self.pooling.full)
-        temperature = self.served_temperature()
-        weights = self.history_weights(temperature)[:, None]
-        unseen = 0.5 if temperature is None else 1.0
-        return Vectors(
-            users=torch.cat([history_users, users], 1),
-            bundles=torch.cat([weights * history_bundles, (1 - weights) * bundles], 1),
-            items=torch.cat([torch.zeros_like(items), unseen * items], 1),
-            size_exponent=1.0,
-        )
+    def served_blocks(self, history: Curve, items: Curve) -> list[tuple[Block, FloatArray, FloatArray]]:
+        """Both views as blocks with these weights."""
+        users, bundles = self.history_view(self.history.full)
+        owners, pooled, single = self.affiliation_view(self.affiliation.full, self.pooling.full)
+        size = self.config.embedding_size
+        return [
+            (Block("history", "history", size, history), numpy(users), numpy(bundles)),
+            (Block("affiliation", "items", size, items, numpy(single)), numpy(owners), numpy(pooled)),
+        ]
 
-    def two_views(self) -> TwoViews | None:
-        n_layers = self.config.n_layers
-        _, history_bundles = self.history_view(self.history.full)
-        _, bundles, _ = self.affiliation_view(self.affiliation.full, self.pooling.full)
+    @torch.no_grad()
+    def served(self) -> Served:
+        """Both views, and their layers, so that a new bundle or user can be propagated to."""
+        temperature, n_layers = self.served_temperature(), self.config.n_layers
+        history = items = Curve.constant(0.5)
+        if temperature is not None:
+            warmth = np.float32(temperature)
+            level = int(10 * temperature) + 1  # tanh(10) is 1 in float32
+            history = Curve.tabulated(lambda n: np.tanh(n / warmth), level)
+            items = Curve.tabulated(lambda n: 1 - np.tanh(n / warmth), level)
         user_layers, bundle_layers = layers(self.history.full, self.users, self.bundles, n_layers)
         _, item_layers = layers(self.affiliation.full, self._affiliation_users, self.items, n_layers)
-        return TwoViews(
-            bundles=torch.cat([history_bundles, bundles], 1),
-            temperature=self.served_temperature(),
-            user_layers=user_layers,
-            bundle_layers=bundle_layers,
-            item_layers=item_layers,
-            normalise_layers=self.config.normalise_layers,
+        found = Layers(
+            numpy(user_layers), numpy(bundle_layers), numpy(item_layers), self.config.normalise_layers
         )
+        return Served.create(self.relations, self.served_blocks(history, items), layers=found)

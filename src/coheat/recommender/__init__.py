@@ -3,29 +3,27 @@
 from coheat.recommender.answers import (
     AddedBundles,
     BundleInfo,
+    BundleShare,
     Explanation,
+    ItemShare,
     Recommendation,
     Recommendations,
     Recorded,
-    Share,
     SimilarBundle,
     UserInfo,
-    ViewShare,
 )
 from coheat.recommender.core import Recommender
-from coheat.recommender.ids import Ids
 
 __all__ = [
     "AddedBundles",
     "BundleInfo",
+    "BundleShare",
     "Explanation",
-    "Ids",
+    "ItemShare",
     "Recommendation",
     "Recommendations",
     "Recommender",
     "Recorded",
-    "Share",
     "SimilarBundle",
     "UserInfo",
-    "ViewShare",
 ]

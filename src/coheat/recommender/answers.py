@@ -1,11 +1,17 @@
-"""What the recommender answers: plain rows with public ids."""
+"""What the recommender answers, with public ids: the one definition of each answer.
+
+The service's schemas and the command line's JSON follow from these classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias, overload
+from html import escape
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
+
+from coheat.served import Term
 
 Source: TypeAlias = Literal["model", "folded-in", "popular-and-new"]
 """Where a list comes from: the user's trained vector, a vector made from what was said of the user, or
@@ -13,12 +19,20 @@ Source: TypeAlias = Literal["model", "folded-in", "popular-and-new"]
 
 
 class Recommendation(NamedTuple):
-    """One row: this bundle stands at this rank (from 1) for this user."""
+    """One row: this bundle stands at this rank (from 1) for this user.
+
+    `is_new`: nobody had taken the bundle when the model was trained, or it came since.
+    """
 
     user_id: str
     bundle_id: str
     score: float
     rank: int
+    is_new: bool = False
+
+
+Columns: TypeAlias = Sequence[Iterable[Any]]
+"""The columns of `Recommendation`."""
 
 
 class Recommendations(Sequence[Recommendation]):
@@ -31,21 +45,21 @@ class Recommendations(Sequence[Recommendation]):
     holding them at once takes a good part of the time that finding them takes.
     """
 
-    def __init__(self, make_rows: Callable[[], Iterable[Recommendation]], count: int):
-        self._make_rows, self._count = make_rows, count
+    def __init__(self, columns: Callable[[], Columns], count: int):
+        self._columns, self._count = columns, count
         self.sources: dict[str, Source] = {}
         self.short: dict[str, int] = {}
         self.notes: list[str] = []
 
     @cached_property
     def rows(self) -> list[Recommendation]:
-        return list(self._make_rows())
+        return list(self)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Recommendation]:
-        return iter(self._make_rows())
+        return map(Recommendation._make, zip(*self._columns(), strict=True))
 
     @overload
     def __getitem__(self, place: int) -> Recommendation: ...
@@ -59,8 +73,31 @@ class Recommendations(Sequence[Recommendation]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def to_arrow(self) -> Any:
+        """A pyarrow.Table with the columns of `Recommendation`."""
+        import pyarrow
+
+        types = pyarrow.string(), pyarrow.string(), pyarrow.float32(), pyarrow.int32(), pyarrow.bool_()
+        columns = [pyarrow.array(list(c), t) for c, t in zip(self._columns(), types, strict=True)]
+        return pyarrow.table(columns, names=list(Recommendation._fields))
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with the columns of `Recommendation`."""
+        return self.to_arrow().to_pandas()
+
     def __repr__(self) -> str:
-        return repr(self.rows)
+        shown = [f"{user}  {rank:>3}  {score:>9.4f}  {bundle}{'  (new)' if new else ''}"
+                 for user, bundle, score, rank, new in self.rows[:20]]  # fmt: skip
+        more = [f"... {len(self) - 20} more rows"] if len(self) > 20 else []
+        return "\n".join([f"Recommendations of {len(self)} rows", *shown, *more])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in Recommendation._fields)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>"
+            for row in self.rows[:50]
+        )
+        return f"<table><tr>{head}</tr>{body}</table><p>{len(self)} rows</p>"
 
 
 @dataclass(frozen=True)
@@ -73,7 +110,10 @@ class AddedBundles:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What `record` did; `counted` is False where this user was already known to have the bundle."""
+    """What `record` did; `counted` is False where this user was already known to have the bundle.
+
+    `popularity` is how many took the bundle, this user included.
+    """
 
     user_id: str
     bundle_id: str
@@ -84,22 +124,22 @@ class Recorded:
 
 @dataclass(frozen=True)
 class BundleInfo:
-    """What is known of a bundle now. `origin` says whether the model was trained with it."""
+    """A bundle: its items, how many took it, and whether it was written after training (`is_added`)."""
 
     bundle_id: str
     item_ids: list[str]
     popularity: int
     history_weight: float | None
     is_new: bool
-    origin: Literal["training", "added"]
+    is_added: bool
 
 
 @dataclass(frozen=True)
 class UserInfo:
-    """What is known of a user: from training, and the bundles recorded since."""
+    """What a user has. `is_known`: from training; of others there is only what was recorded since."""
 
     user_id: str
-    known: bool
+    is_known: bool
     item_ids: list[str]
     bundle_ids: list[str]
     recorded_ids: list[str]
@@ -107,49 +147,51 @@ class UserInfo:
 
 @dataclass(frozen=True)
 class SimilarBundle:
-    """One row of `similar_bundles`: cosine of the two bundles' vectors, and the items both have."""
+    """Another bundle and its likeness: the cosine between the two, and the items both have."""
 
     bundle_id: str
     similarity: float
     rank: int
+    is_new: bool
     shared_items: list[str]
 
 
 @dataclass(frozen=True)
-class Share:
-    """How much of a score an item or a bundle carries."""
+class ItemShare:
+    """How much of a score an item carries."""
 
-    id: str
+    item_id: str
     share: float
 
 
 @dataclass(frozen=True)
-class ViewShare:
-    """How much of a score a view carries, and the weight it has for this bundle."""
+class BundleShare:
+    """How much of a score a bundle carries."""
 
-    name: str
-    weight: float
+    bundle_id: str
     share: float
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A score taken apart, in two ways; each adds up to the score.
+    """Why a bundle has its score for a user: the `terms` of the sum, and what carries them.
 
-    By the bundle's side: the `views`. Where the bundle's vector is made of its items, `bundle_items` splits
-    the share of the affiliation view (the only view, for a model with one) among them.
-    By the user's side: `user_items` + `user_bundles` (what the user has) + `own` (what was learned of the
-    user beyond that; 0 for one folded in). Where the model does not say, these lists are empty
-    and all is `own`.
+    `history`, `items` and `youth` add up the terms by what they are about, and add up to the score; the
+    shares of `bundle_items` add up to `items` where the model knows bundles by their items. From the user's
+    side, the shares of `user_items` and `user_bundles` and `own`, what was learned of the user beyond them,
+    add up to the score. `history_weight` is null where evidence does not decide it.
     """
 
     user_id: str
     bundle_id: str
     source: Source
     score: float
+    history: float
+    items: float
+    youth: float
     history_weight: float | None
-    views: list[ViewShare]
-    bundle_items: list[Share]
-    user_items: list[Share]
-    user_bundles: list[Share]
+    terms: list[Term]
+    bundle_items: list[ItemShare]
+    user_items: list[ItemShare]
+    user_bundles: list[BundleShare]
     own: float

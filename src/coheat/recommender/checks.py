@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from coheat.errors import ConfigError, DataError, UnknownIdError
+from coheat.ids import Vocabulary, shortened
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.ids import Ids, shortened
-from coheat.recommender.ranking import Positions
+from coheat.served.ranking import Positions
 
 Candidates: TypeAlias = Literal["all", "new"] | Sequence[str]
 
@@ -46,7 +46,9 @@ def candidate_rows(catalogue: Catalogue, candidates: Candidates, exclude: Sequen
     if isinstance(candidates, str):
         if candidates not in ("all", "new"):
             raise ConfigError(f"candidates = {candidates!r}: choose 'all', 'new', or a list of bundle ids")
-        allowed = catalogue.alive & catalogue.is_new if candidates == "new" else catalogue.alive.copy()
+        allowed = (
+            catalogue.alive & catalogue.bundles.is_new if candidates == "new" else catalogue.alive.copy()
+        )
     else:
         names = check_ids(candidates, "candidates", "choose 'all', 'new', or a list of bundle ids")
         allowed = np.zeros(len(catalogue), dtype=np.bool_)
@@ -57,13 +59,15 @@ def candidate_rows(catalogue: Catalogue, candidates: Candidates, exclude: Sequen
     return np.flatnonzero(allowed)
 
 
-def item_rows(known: Ids, name: str, items: Iterable[str], left_out: dict[str, list[str]]) -> Positions:
+def item_rows(
+    known: Vocabulary, name: str, items: Iterable[str], left_out: dict[str, list[str]]
+) -> Positions:
     """Rows of a bundle's items, in order; those the model does not know go to `left_out`."""
     bundle = f"bundle {shortened(name)}" if name else "these items"
     if isinstance(items, str):
         raise ConfigError(f"{bundle}: give a list of item ids, not one text")
     distinct = list(dict.fromkeys(items))
-    found = list(map(known.rows.get, distinct))
+    found = list(map(known.index.get, distinct))
     rows = np.array([row for row in found if row is not None], dtype=np.int64)
     if not distinct:
         raise UnknownIdError(f"{bundle}: without items there is nothing to place it by")

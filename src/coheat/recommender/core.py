@@ -1,50 +1,36 @@
-"""Recommender: recommend bundles to users and users to bundles, from a trained model.
-
-A score is the inner product of a user's and a bundle's vector, for some models plus what their items have in
-common. A bundle that did not exist in training gets its vector from its items: their sum, divided by
-size ** size_exponent. A model without vectors is asked for its scores instead (see `scoring.py`); it knows
-what it was trained with, and no more.
-"""
+"""Recommender: bundles for users and users for bundles, from a trained model and what changed since."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coheat.artifact import KINDS, Artifact, Description, ServingVectors, load_artifact
-from coheat.errors import ArtifactError, ConfigError, DataError
-from coheat.recommender import explain as explaining
-from coheat.recommender import lists, similar
+from coheat.artifact import Changes, Contents, Description, open_artifact, save_artifact
+from coheat.errors import ConfigError, DataError
+from coheat.ids import shortened, unknown
+from coheat.recommender import lists as listing
 from coheat.recommender.answers import (
     AddedBundles,
     BundleInfo,
+    BundleShare,
     Explanation,
-    Recommendation,
+    ItemShare,
     Recommendations,
     Recorded,
     SimilarBundle,
     UserInfo,
 )
-from coheat.recommender.catalogue import Catalogue, Rows
+from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.checks import Candidates, candidate_rows, check_id, check_ids, check_k, item_rows
-from coheat.recommender.csr import Csr
-from coheat.recommender.explain_overlap import explain_overlap
-from coheat.recommender.holders import Holders
-from coheat.recommender.ids import IdColumn, Ids, shortened, unknown
-from coheat.recommender.profiles import Lookalikes, Profiles
-from coheat.recommender.ranking import Floats, Positions, best
-from coheat.recommender.scoring import InnerProducts, OwnScores, ProductsAndOverlap, Scoring, Subject
 from coheat.recommender.taken import Taken
-from coheat.recommender.views import ServedModel, no_vectors, welcoming
-
-Relation: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-EMPTY: Relation = (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+from coheat.served.ranking import Floats, Positions, best
+from coheat.served.relations import NOTHING
 
 
 class Recommender:
@@ -62,67 +48,51 @@ class Recommender:
     added anew meanwhile may be unknown to a question that began before.
     """
 
-    def __init__(
-        self,
-        users: Ids,
-        bundles: Ids,
-        items: Ids,
-        vectors: ServingVectors,
-        user_bundle: Relation,
-        user_item: Relation = EMPTY,
-        bundle_item: Relation = EMPTY,
-        description: Description | None = None,
-        scoring: Scoring | None = None,
-    ):
-        """The relations are those of training in CSR form (indptr, indices); scores are inner products of
-        the vectors, plus the overlap where there is one, unless `scoring` says otherwise."""
-        self.users, self.items, self.description = users, items, description
-        n_bundles, n_items = len(bundles.ids), len(items.ids)
-        self.taken = Taken(Csr(*user_bundle), users)
-        self.user_item, self.bundle_item = Csr(*user_item), Csr(*bundle_item)
-        popularity = self.taken.trained.degrees(n_bundles)
-        self.model = ServedModel(vectors, popularity, self.user_item.degrees(n_items))
-        self.profiles: Profiles | None = None
-        self.scoring = scoring or InnerProducts(self.model.users)
-        if vectors.overlap is not None:
-            self.profiles = Profiles(vectors.overlap, self.taken, self.contents)
-            self.scoring = ProductsAndOverlap(self.model.users, self.profiles)
-        self._lookalikes = Lookalikes(
-            self.model.users, self.taken.trained, self.user_item, n_bundles, n_items
-        )
+    def __init__(self, contents: Contents):
+        """From a model in its served form and the ids behind its rows, as an artifact holds them."""
+        self._contents = contents
+        self._served, self._users, self._items = contents.served, contents.users, contents.items
+        self._taken = Taken(self._served.relations.user_bundle, self._users)
         self._lock = threading.Lock()
-        self._catalogue = Catalogue(
-            ids=list(bundles.ids),
-            rows=dict(bundles.rows),
-            n_trained=n_bundles,
-            served=Rows.of(vectors.bundles),
-            plain=Rows.of(vectors.views.bundles if vectors.views else vectors.bundles),
-            popularity=popularity,
-            alive=np.ones(n_bundles, dtype=np.bool_),
-            is_new=vectors.overlap.is_new.copy() if vectors.overlap else popularity == 0,
-            contents={},
-            holders=Holders.of_training(self.bundle_item, n_items) if self.profiles else None,
-        )
+        self._catalogue = Catalogue.of_training(self._served, contents.bundles.ids)
 
     @classmethod
-    def load(cls, path: str | Path, welcome: float | None = None) -> Self:
-        """From a run's directory or from the artifact in it.
+    def load(cls, path: str | Path, **knobs: float) -> Self:
+        """From a run's directory, from the artifact in it, or from what `save` wrote.
 
-        `welcome` turns the knob of a model that has one (Ember): the list places of new bundles as a multiple
-        of their fair share, 0 to hide them. Without it, the model welcomes them as it was trained to.
+        `knobs` are turned as they are named; Ember has `welcome`: the list places of new bundles as a
+        multiple of their fair share, 0 to hide them. Without it, the model is served as it was trained.
         """
-        artifact = _open(Path(path))
-        users = Ids(IdColumn(artifact.directory / KINDS["user"]), "user")
-        bundles, items = (Ids(artifact.ids(kind), kind) for kind in ("bundle", "item"))
-        taken, owned, held = (artifact.relation(name) for name in ("user_bundle", "user_item", "bundle_item"))
-        vectors = artifact.vectors()
-        scoring: Scoring | None = None
-        if welcome is not None:
-            vectors = welcoming(vectors, welcome)
-        if vectors is None:
-            vectors = no_vectors(len(users.ids), len(bundles.ids))
-            scoring = OwnScores(artifact.model().scorer(), len(users.ids))
-        return cls(users, bundles, items, vectors, taken, owned, held, artifact.description, scoring)
+        artifact = open_artifact(Path(path))
+        contents = artifact.contents()
+        found = cls(replace(contents, served=contents.served.turned(**knobs)))
+        changes = artifact.changes()
+        if changes.removed:
+            found.remove_bundles(changes.removed)
+        found.add_bundles(changes.added)
+        found.replace_bundles(changes.replaced)
+        found.record_many(changes.recorded)
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the model with all changes made since to a directory; one that is there is replaced."""
+        catalogue, contents = self._catalogue, self._contents
+        n_trained = catalogue.n_trained
+
+        def described(rows: Iterable[int]) -> dict[str, list[str]]:
+            return {
+                catalogue.ids[row]: self._item_names(catalogue.items_of(row))
+                for row in rows
+                if catalogue.alive[row]
+            }
+
+        changes = Changes(
+            removed=[catalogue.ids[row] for row in np.flatnonzero(~catalogue.alive[:n_trained])],
+            added=described(range(n_trained, len(catalogue))),
+            replaced=described(row for row in catalogue.contents if row < n_trained),
+            recorded=[(user, name) for name, users in self._taken.by_bundle.items() for user in users],
+        )
+        save_artifact(Path(path), contents, changes=changes)
 
     # Questions. Each takes the catalogue once and answers from it.
 
@@ -150,10 +120,19 @@ class Recommender:
         names = check_ids(
             users, "users", "recommend takes a list of user ids; for one user: recommend([user])"
         )
-        moment = self.moment()
+        moment = self._moment()
         columns = candidate_rows(moment.catalogue, candidates, exclude)
-        asked = lists.Asked(names, k, columns, exclude_seen, items or {}, bundles or {})
-        return lists.recommend(moment, asked)
+        asked = listing.Asked(names, k, columns, exclude_seen, items or {}, bundles or {})
+        return listing.recommend(moment, asked)
+
+    def lists(
+        self, k: int = 20, candidates: Candidates = "all", exclude_seen: bool = True, part_size: int = 10_000
+    ) -> listing.Lists:
+        """Everybody's lists, to be computed part by part; all of them those of this moment."""
+        check_k(k)
+        moment = self._moment()
+        columns = candidate_rows(moment.catalogue, candidates, ())
+        return listing.Lists(moment, listing.Asked((), k, columns, exclude_seen), part_size)
 
     def audience(
         self,
@@ -168,21 +147,26 @@ class Recommender:
         With `items` instead of a bundle: the audience it would have if it were added.
         """
         check_k(k)
-        catalogue = self._catalogue
-        notes: list[str] = []
-        subject = self._subject(catalogue, bundle, items, notes)
-        scores = self.scoring.of_bundle(subject, catalogue)
-        if exclude_seen and subject.row is not None:
-            scores[self.taken.takers(subject.name, subject.row, catalogue)] = -np.inf
-        rows = [
-            Recommendation(self.users.ids[user], subject.name, float(scores[user]), rank)
-            for rank, user in enumerate(best(scores, k), start=1)
+        catalogue, notes = self._catalogue, list[str]()
+        row, contents = self._subject(catalogue, bundle, items, notes)
+        since = [
+            (catalogue.items_of(other), takers[takers >= 0])
+            for name, users in list(self._taken.by_bundle.items() if self._served.overlaps else ())
+            if (other := catalogue.find(name)) is not None
+            for takers in [self._taken.known_rows(users)]
         ]
-        found = Recommendations(lambda: rows, len(rows))
+        scores = self._served.scores_of_bundle(catalogue.bundles, row, contents, since)
+        name, is_new = bundle or "", row is None or bool(catalogue.bundles.is_new[row])
+        if exclude_seen and row is not None:
+            scores[self._taken.takers(name, row, catalogue)] = -np.inf
+        rows = best(scores, k)
+        ids = [self._users.ids[user] for user in rows.tolist()]
+        n, values = len(ids), scores[rows].tolist()
+        found = Recommendations(lambda: (ids, [name] * n, values, range(1, n + 1), [is_new] * n), n)
         found.notes += notes
-        if len(found) < k:
-            found.short[subject.name] = len(found)
-            found.notes.append(f"only {len(found)} users instead of {k}: the model knows no more without it")
+        if n < k:
+            found.short[name] = n
+            found.notes.append(f"only {n} users instead of {k}: the model knows no more without it")
         return found
 
     def similar_bundles(
@@ -190,14 +174,23 @@ class Recommender:
     ) -> list[SimilarBundle]:
         """The k bundles most like this one (or like one of these items), by cosine.
 
-        Compared are the vectors of the affiliation view, which every bundle has, bought or not; for a model
-        with one view, the vectors that score.
+        Compared are the vectors that bundles have from their items; else those that score; for a model
+        without vectors, the items themselves.
         """
         check_k(k)
-        self.model.check_has_vectors("there is nothing to compare bundles by")
-        moment = self.moment()
-        subject = self._subject(moment.catalogue, bundle, items, [])
-        return similar.similar_bundles(moment, subject, k, lambda row: self.contents(row, moment.catalogue))
+        catalogue = self._catalogue
+        row, contents = self._subject(catalogue, bundle, items, [])
+        cosines = self._served.likeness(catalogue.bundles, row, contents)
+        cosines[~catalogue.alive] = -np.inf
+        if row is not None:
+            cosines[row] = -np.inf
+        found = []
+        for rank, other in enumerate(best(cosines, k).tolist(), start=1):
+            shared = np.intersect1d(contents, catalogue.items_of(other))
+            ids = [self._items.ids[item] for item in shared]
+            is_new = bool(catalogue.bundles.is_new[other])
+            found.append(SimilarBundle(catalogue.ids[other], float(cosines[other]), rank, is_new, ids))
+        return found
 
     def explain(
         self, user: str, bundle: str, items: Sequence[str] = (), bundles: Sequence[str] = ()
@@ -206,24 +199,45 @@ class Recommender:
 
         A user who was not in training is folded in from `items`, `bundles` and what was recorded.
         """
-        self.model.check_has_vectors("its scores cannot be taken apart")
-        moment = self.moment()
-        catalogue = moment.catalogue
+        moment = self._moment()
+        catalogue, relations = moment.catalogue, self._served.relations
         row = catalogue.row(bundle)
-        who = lists.known_of(moment, user, items, bundles)
-        if who.source == "popular-and-new":
-            raise unknown(user, "user", self.users.ids)
-        if who.source == "model" and (self.model.views is not None or self.profiles is not None):
-            user_row = self.users.rows[user]
-            who = replace(
-                who, item_rows=self.user_item.row(user_row), bundle_rows=self.taken.trained.row(user_row)
-            )
-        contents = self.contents(row, catalogue)
-        if self.profiles is not None:
-            return explain_overlap(moment, self.profiles, who, row, contents, self.bundle_item)
-        return explaining.explain(self.model, catalogue, who, row, contents, self.items)
+        who = listing.known_of(moment, user, items, bundles)
+        if who.vector is None:
+            raise unknown(user, "user", self._users.ids)
+        has, took, since = who.items, NOTHING, who.bundles
+        if who.row >= 0:
+            has, took = relations.user_item.row(who.row), relations.user_bundle.row(who.row)
+            since = self._taken.since(user, catalogue) if self._served.overlaps else NOTHING
+        # Bundles of training by their items then, which is what the user's vector and profile know of them.
+        taken = [(one, relations.bundle_item.row(one)) for one in took.tolist()]
+        folded = who.row < 0
+        taken += [
+            (one if folded and one < catalogue.n_trained else -1, catalogue.items_of(one))
+            for one in since.tolist()
+        ]
+        contents = catalogue.items_of(row)
+        found = self._served.explain(who.vector, has, taken, catalogue.bundles, row, contents)
+        about = {
+            aspect: sum(term.share for term in found.terms if term.about == aspect)
+            for aspect in ("history", "items", "youth")
+        }
+        names = [catalogue.ids[one] for one in np.concatenate([took, since]).tolist()]
+        return Explanation(
+            user_id=user,
+            bundle_id=bundle,
+            source=who.source,
+            score=sum(term.share for term in found.terms),
+            **about,
+            history_weight=self._history_weight(catalogue, row),
+            terms=found.terms,
+            bundle_items=_shares(ItemShare, self._item_names(contents), found.bundle_items),
+            user_items=_shares(ItemShare, self._item_names(has), found.user_items),
+            user_bundles=_shares(BundleShare, names, found.user_bundles),
+            own=found.own,
+        )
 
-    # Changes. Each builds the next catalogue aside and puts it in place.
+    # Changes. Each builds the next catalogue and puts it in place.
 
     def add_bundles(self, bundles: Mapping[str, Iterable[str]]) -> AddedBundles:
         """Make bundles known that did not exist before, from the ids of their items.
@@ -234,9 +248,7 @@ class Recommender:
         with self._lock:
             added, items = self._checked(bundles, self._check_free)
             if items:
-                plain = self.model.pooled(items)
-                served = self.model.weighed(plain, np.zeros(len(items), dtype=np.int64))
-                self._catalogue = self._catalogue.added(added.bundle_ids, plain, served, items)
+                self._catalogue = self._catalogue.added(added.bundle_ids, items)
             return added
 
     def replace_bundles(self, bundles: Mapping[str, Iterable[str]]) -> AddedBundles:
@@ -244,12 +256,8 @@ class Recommender:
         with self._lock:
             added, items = self._checked(bundles, self._catalogue.row)
             if items:
-                catalogue = self._catalogue
-                rows = np.array([catalogue.row(name) for name in added.bundle_ids], dtype=np.int64)
-                plain = self.model.with_affiliation(catalogue.plain.take(rows), self.model.pooled(items))
-                served = self.model.weighed(plain, catalogue.popularity[rows])
-                contents = dict(zip(added.bundle_ids, items, strict=True))
-                self._catalogue = catalogue.changed(rows, plain, served, contents)
+                rows = [self._catalogue.row(name) for name in added.bundle_ids]
+                self._catalogue = self._catalogue.replaced(np.array(rows, dtype=np.int64), items)
             return added
 
     def remove_bundles(self, bundles: Sequence[str]) -> None:
@@ -257,7 +265,7 @@ class Recommender:
         names = check_ids(bundles, "bundles", "remove_bundles takes a list of bundle ids")
         with self._lock:
             self._catalogue = self._catalogue.removed(names)
-            self.taken.forget(names)
+            self._taken.forget(names)
 
     def record(self, user: str, bundle: str) -> Recorded:
         """This user took this bundle: hide it from the user and count it in the bundle's popularity.
@@ -269,22 +277,22 @@ class Recommender:
     def record_many(self, pairs: Iterable[tuple[str, str]]) -> list[Recorded]:
         """`record` for many pairs at once; where one is refused, none is recorded."""
         with self._lock:
-            catalogue = self._catalogue
+            catalogue, taken = self._catalogue, self._taken
             known = [(check_id(user, "user"), bundle, catalogue.row(bundle)) for user, bundle in pairs]
-            popularity = catalogue.popularity.copy()
-            counted = []
+            popularity, counted = catalogue.bundles.taken.copy(), []
             for user, bundle, row in known:
-                counted.append(not self.taken.has(user, bundle, row, catalogue))
+                counted.append(not taken.has(user, bundle, row, catalogue))
                 if counted[-1]:
-                    self.taken.add(user, bundle)
+                    taken.add(user, bundle)
                     popularity[row] += 1
-            catalogue = replace(catalogue, popularity=popularity)
             changed = {row: bundle for (_, bundle, row), new in zip(known, counted, strict=True) if new}
-            if changed and self.model.views is not None:
-                catalogue = self.model.weighed_anew(catalogue, changed, self.taken)
-            self._catalogue = catalogue
+            if changed:
+                rows = np.array(sorted(changed), dtype=np.int64)
+                takers = [taken.known_rows(taken.by_bundle[changed[row]]) for row in rows.tolist()]
+                moved = self._served.recorded(catalogue.bundles, rows, popularity[rows], takers)
+                self._catalogue = catalogue = replace(catalogue, bundles=moved)
         return [
-            Recorded(user, bundle, new, int(popularity[row]), self.model.weight(popularity[row]))
+            Recorded(user, bundle, new, int(popularity[row]), self._history_weight(catalogue, row))
             for (user, bundle, row), new in zip(known, counted, strict=True)
         ]
 
@@ -296,112 +304,138 @@ class Recommender:
     # What is there.
 
     @property
+    def description(self) -> Description:
+        """What the model says about itself."""
+        return self._contents.description
+
+    @property
+    def knobs(self) -> dict[str, float]:
+        """What may be turned while serving, and how it stands."""
+        return {name: knob.value for name, knob in self._served.knobs.items()}
+
+    @property
+    def user_ids(self) -> Sequence[str]:
+        """Ids of all users of training, in the order of rows."""
+        return self._users.ids
+
+    @property
+    def item_ids(self) -> Sequence[str]:
+        return self._items.ids
+
+    @property
     def bundle_ids(self) -> list[str]:
         """Ids of all bundles that can be recommended now, in the order of rows."""
         return self._catalogue.names()
 
-    def bundle_table(self) -> tuple[list[str], Floats]:
-        """All bundles' ids and their vectors (n, width) as they score now."""
-        self.model.check_has_vectors("there are none to export")
-        if self.profiles is not None:
+    @property
+    def popularity(self) -> Positions:
+        """How often each of `bundle_ids` was taken, in training and since."""
+        return self._catalogue.bundles.taken[self._catalogue.alive]
+
+    def vectors(self) -> dict[str, tuple[list[str], Floats]]:
+        """Ids and vectors of users, bundles and (where there are any) items, whose inner products are the
+        scores now; refused where scores are more than that."""
+        served, catalogue = self._served, self._catalogue
+        if served.refusal or not served.blocks:
+            raise ConfigError(
+                "this model scores in a way of its own, without vectors, so there are none to export"
+            )
+        if served.overlaps or served.has_bias:
             raise ConfigError(
                 "this model's score is an inner product plus what the user's items and the bundle's have in "
                 "common, so its vectors alone would rank wrongly and are not exported; for lists in files "
                 "use coheat batch"
             )
-        catalogue = self._catalogue
-        return catalogue.names(), catalogue.served.take(np.flatnonzero(catalogue.alive))
+        rows = np.flatnonzero(catalogue.alive)
+        found = {
+            "user": (list(self._users.ids), served.users),
+            "bundle": (catalogue.names(), catalogue.bundles.weighed.take(rows)),
+        }
+        if any(block.items is not None for block in served.blocks):
+            alone = served.place([np.array([item]) for item in range(len(self._items))])
+            new = np.zeros(len(alone), dtype=np.int64), np.ones(len(alone), dtype=np.float32)
+            found["item"] = list(self._items.ids), served.weighed(alone, *new)
+        return found
 
-    def moment(self) -> lists.Moment:
-        """All that questions are answered from, as it is now."""
-        parts = self.model, self.scoring, self._catalogue, self.taken, self.items
-        return lists.Moment(*parts, self.profiles, self._lookalikes)
-
-    @property
-    def new_bundle_ids(self) -> set[str]:
-        """Ids of the bundles that nobody took in training, or that were added since."""
-        catalogue = self._catalogue
-        return {catalogue.ids[row] for row in np.flatnonzero(catalogue.is_new & catalogue.alive)}
-
-    @property
-    def popularity(self) -> Positions:
-        """How often each of `bundle_ids` was taken, in training and since."""
-        catalogue = self._catalogue
-        return catalogue.popularity[catalogue.alive]
+    def check_scores(self, users: Sequence[str]) -> bool:
+        """Whether every score of these users is a finite number; what it takes is then in memory."""
+        moment = self._moment()
+        people = moment.people_of(users, self._taken.known_rows(users))
+        return bool(np.isfinite(moment.served.score(people, moment.catalogue.bundles)).all())
 
     def has_bundle(self, bundle: str) -> bool:
         return self._catalogue.find(bundle) is not None
 
-    def is_new(self, bundle: str) -> bool:
-        catalogue = self._catalogue
-        return bool(catalogue.is_new[catalogue.row(bundle)])
+    def has_item(self, item: str) -> bool:
+        return item in self._items
 
     def bundle(self, bundle: str) -> BundleInfo:
         """What is known of a bundle now."""
         catalogue = self._catalogue
         row = catalogue.row(bundle)
-        popularity = int(catalogue.popularity[row])
         return BundleInfo(
             bundle_id=bundle,
-            item_ids=[self.items.ids[item] for item in self.contents(row, catalogue)],
-            popularity=popularity,
-            history_weight=self.model.weight(popularity),
-            is_new=bool(catalogue.is_new[row]),
-            origin="training" if row < catalogue.n_trained else "added",
+            item_ids=self._item_names(catalogue.items_of(row)),
+            popularity=int(catalogue.bundles.taken[row]),
+            history_weight=self._history_weight(catalogue, row),
+            is_new=bool(catalogue.bundles.is_new[row]),
+            is_added=row >= catalogue.n_trained,
         )
 
     def user(self, user: str) -> UserInfo:
         """What is known of a user now; of an unknown one only what was recorded."""
         catalogue = self._catalogue
-        recorded = [name for name in self.taken.by_user.get(user, ()) if catalogue.find(name) is not None]
-        row = self.users.rows.get(user)
+        recorded = [name for name in self._taken.by_user.get(user, ()) if catalogue.find(name) is not None]
+        row = self._users.index.get(user)
         if row is None:
             return UserInfo(user, False, [], [], recorded)
-        items = [self.items.ids[item] for item in self.user_item.row(row)]
-        bundles = [catalogue.ids[bundle] for bundle in self.taken.trained.row(row)]
+        items = self._item_names(self._served.relations.user_item.row(row))
+        bundles = [catalogue.ids[bundle] for bundle in self._served.relations.user_bundle.row(row)]
         return UserInfo(user, True, items, bundles, recorded)
 
-    def contents(self, row: int, catalogue: Catalogue) -> Positions:
-        """Rows of the items of a bundle."""
-        replaced = catalogue.contents.get(catalogue.ids[row])
-        if replaced is not None:
-            return replaced
-        known = row < min(catalogue.n_trained, len(self.bundle_item.indptr) - 1)
-        return self.bundle_item.row(row) if known else np.zeros(0, dtype=np.int64)
+    def history_weight(self, popularity: float) -> float | None:
+        """How far history counts for a bundle taken this often; None where evidence does not decide it."""
+        return self._served.history_weight(popularity, 0.0)
 
     # Helpers.
 
+    def _moment(self) -> listing.Moment:
+        return listing.Moment(self._catalogue, self._taken, self._items)
+
+    def _history_weight(self, catalogue: Catalogue, row: int) -> float | None:
+        bundles = catalogue.bundles
+        return self._served.history_weight(float(bundles.taken[row]), float(bundles.youth[row]))
+
+    def _item_names(self, items: Positions) -> list[str]:
+        return [self._items.ids[item] for item in items.tolist()]
+
     def _subject(
         self, catalogue: Catalogue, bundle: str | None, items: Sequence[str] | None, notes: list[str]
-    ) -> Subject:
-        """A bundle, or what these items would make."""
+    ) -> tuple[int | None, Positions]:
+        """A bundle's row and items, or those of what these items would make."""
         if (bundle is None) == (items is None):
             raise ConfigError("name a bundle, or give the items of one that is not there yet")
         if bundle is not None:
             row = catalogue.row(bundle)
-            plain, served = (table.take(np.array([row]))[0] for table in (catalogue.plain, catalogue.served))
-            is_new = bool(catalogue.is_new[row])
-            return Subject(bundle, row, self.contents(row, catalogue), plain, served, is_new)
-        self.model.check_places_new()
+            return row, catalogue.items_of(row)
+        self._served.check_places()
         left_out: dict[str, list[str]] = {}
-        rows = item_rows(self.items, "", items or (), left_out)
-        plain = self.model.pooled([rows])
+        rows = item_rows(self._items, "", items or (), left_out)
         notes += [
             f"the model does not know the item {shortened(name)}; left out" for name in left_out.get("", [])
         ]
-        served = self.model.weighed(plain, np.zeros(1, dtype=np.int64))
-        return Subject("", None, rows, plain[0], served[0], is_new=True)
+        return None, rows
 
     def _checked(
-        self, bundles: Mapping[str, Iterable[str]], check_name: Any
+        self, bundles: Mapping[str, Iterable[str]], check_name: Callable[[str], object]
     ) -> tuple[AddedBundles, list[Positions]]:
         """Ids and item rows of bundles to add or replace; raises before anything is changed."""
-        self.model.check_places_new()
         left_out: dict[str, list[str]] = {}
         rows = []
         for name, items in bundles.items():
+            self._served.check_places()
             check_name(check_id(name, "bundle"))
-            rows.append(item_rows(self.items, name, items, left_out))
+            rows.append(item_rows(self._items, name, items, left_out))
         return AddedBundles(list(bundles), left_out), rows
 
     def _check_free(self, name: str) -> None:
@@ -411,12 +445,10 @@ class Recommender:
             )
 
 
-def _open(path: Path) -> Artifact:
-    """The artifact at `path`, or in the run at `path`."""
-    if (path / "artifact.json").exists() or not path.is_dir():
-        return load_artifact(path)
-    if (path / "run.json").exists() and not (path / "model").is_dir():
-        raise ArtifactError(f"{path}: training is not finished; go on with the same command and --resume")
-    if not (path / "model").is_dir():
-        raise ArtifactError(f"{path}: neither a run nor an artifact; a run is what coheat train --out writes")
-    return load_artifact(path / "model")
+S = TypeVar("S", ItemShare, BundleShare)
+
+
+def _shares(kind: Callable[[str, float], S], names: list[str], shares: npt.NDArray[Any]) -> list[S]:
+    """Largest first."""
+    order = np.argsort(-np.abs(shares), kind="stable")
+    return [kind(names[place], float(shares[place])) for place in order.tolist()]

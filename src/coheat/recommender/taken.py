@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coheat.ids import Vocabulary
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.csr import Csr
-from coheat.recommender.ids import Ids
-from coheat.recommender.ranking import Positions
+from coheat.served import Csr
+from coheat.served.overlap import Belongings
+from coheat.served.ranking import Positions
+from coheat.served.relations import NOTHING
 
 
 class Taken:
     """Lists only grow (removing a bundle puts new lists in place), so readers need no lock."""
 
-    def __init__(self, trained: Csr, users: Ids):
+    def __init__(self, trained: Csr, users: Vocabulary):
         self.trained, self.users = trained, users
         self.by_user: dict[str, list[str]] = {}
         self.by_bundle: dict[str, list[str]] = {}
@@ -23,14 +25,25 @@ class Taken:
 
     def rows_of(self, user: str, catalogue: Catalogue) -> Positions:
         """Rows of the bundles that this user took, now or in training."""
-        known = self.users.rows.get(user)
-        trained = self.trained.row(known) if known is not None else np.zeros(0, dtype=np.int64)
-        return np.concatenate([trained, self.recorded_rows(user, catalogue)])
+        known = self.users.index.get(user)
+        trained = self.trained.row(known) if known is not None else NOTHING
+        return np.concatenate([trained, self.since(user, catalogue)])
 
-    def recorded_rows(self, user: str, catalogue: Catalogue) -> Positions:
+    def since(self, user: str, catalogue: Catalogue) -> Positions:
         """Rows of the bundles that were recorded for this user since training."""
-        since = [catalogue.find(name) for name in tuple(self.by_user.get(user, ()))]
-        return np.array([row for row in since if row is not None], dtype=np.int64)
+        found = [catalogue.find(name) for name in tuple(self.by_user.get(user, ()))]
+        return np.array([row for row in found if row is not None], dtype=np.int64)
+
+    def belongings(self, users: Sequence[str], catalogue: Catalogue) -> dict[int, Belongings]:
+        """What those of the users, by place, have from bundles recorded since."""
+        if not (self.by_user and catalogue.served.overlaps):
+            return {}
+        found = {place: self.since(user, catalogue) for place, user in enumerate(users)}
+        return {
+            place: Belongings.of(NOTHING, [catalogue.items_of(row) for row in rows.tolist()])
+            for place, rows in found.items()
+            if len(rows)
+        }
 
     def pairs_of(
         self, names: Sequence[str], rows: Positions, catalogue: Catalogue
@@ -40,13 +53,10 @@ class Taken:
         `rows` are the users' rows in training.
         """
         bundles, takers = self.trained.entries(rows)
-        if not self.by_user:
-            return bundles, takers
         since = [
             (row, place)
-            for place, name in enumerate(names)
-            for bundle in tuple(self.by_user.get(name, ()))
-            if (row := catalogue.find(bundle)) is not None
+            for place, name in enumerate(names if self.by_user else ())
+            for row in self.since(name, catalogue).tolist()
         ]
         recorded = np.array(since, dtype=np.int64).reshape(-1, 2)
         return np.concatenate([bundles, recorded[:, 0]]), np.concatenate([takers, recorded[:, 1]])
@@ -54,19 +64,17 @@ class Taken:
     def takers(self, bundle: str, row: int, catalogue: Catalogue) -> Positions:
         """Rows of the known users who took this bundle, now or in training."""
         rows = self.known_rows(self.by_bundle.get(bundle, ()))
-        if row < catalogue.n_trained:
-            rows = np.concatenate([self.trained.column(row), rows])
-        return rows
+        rows = rows[rows >= 0]
+        return np.concatenate([self.trained.column(row), rows]) if row < catalogue.n_trained else rows
 
     def known_rows(self, names: Sequence[str]) -> Positions:
-        """Rows of those who were in training."""
-        found = [self.users.rows[name] for name in tuple(names) if name in self.users.rows]
-        return np.array(found, dtype=np.int64)
+        """Rows of users in training, -1 for those who were not."""
+        return np.array([self.users.index.get(name, -1) for name in tuple(names)], dtype=np.int64)
 
     def has(self, user: str, bundle: str, row: int, catalogue: Catalogue) -> bool:
         if (user, bundle) in self._pairs:
             return True
-        known = self.users.rows.get(user)
+        known = self.users.index.get(user)
         return row < catalogue.n_trained and known is not None and row in self.trained.row(known)
 
     def add(self, user: str, bundle: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,18 +37,18 @@ def create_app(
     state_directory: Path,
     store: Store | None = None,
     limits: Limits | None = None,
-    welcome: float | None = None,
+    knobs: Mapping[str, float] | None = None,
 ) -> FastAPI:
     """The service of one run; what is written is kept in `state_directory` (or in `store`).
 
-    `welcome` turns the knob of a model that has one (see `Recommender.load`).
+    `knobs` are turned as they are named (see `Recommender.load`).
 
     Loading and replaying happen here, so that a fault stops the start with a sentence.
     """
     metrics = Metrics()
     store = store or SqliteStore(state_directory / "store.sqlite")
     try:
-        state = State(run, store, metrics, welcome)
+        state = State(run, store, metrics, knobs)
     except BaseException:
         store.close()
         raise

@@ -112,7 +112,7 @@ async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Respo
 )
 async def similar(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
     rows = await state_of(request).ask(
-        lambda model: _similar(model, require_bundle(model, bundle_id).similar_bundles(bundle_id, k))
+        lambda model: _similar(require_bundle(model, bundle_id).similar_bundles(bundle_id, k))
     )
     return answer({"bundle_id": bundle_id, "similar": rows})
 
@@ -130,32 +130,20 @@ async def preview(request: Request, wanted: schemas.Preview) -> Response:
     def look(model: Recommender) -> dict[str, Any]:
         return {
             "audience": _listeners(model.audience(k=wanted.k, items=wanted.item_ids)),
-            "similar": _similar(model, model.similar_bundles(k=wanted.k, items=wanted.item_ids)),
-            "unknown_item_ids": [
-                item for item in dict.fromkeys(wanted.item_ids) if item not in model.items.rows
-            ],
+            "similar": _similar(model.similar_bundles(k=wanted.k, items=wanted.item_ids)),
+            "unknown_item_ids": [item for item in dict.fromkeys(wanted.item_ids) if not model.has_item(item)],
         }
 
     return answer(await asked(request, look))
 
 
 def _written(written: Written) -> dict[str, Any]:
-    fields = asdict(written.bundle)
-    fields["is_added"] = fields.pop("origin") == "added"
-    return {**fields, "unknown_item_ids": written.unknown_item_ids}
+    return {**asdict(written.bundle), "unknown_item_ids": written.unknown_item_ids}
 
 
 def _listeners(found: Any) -> list[dict[str, Any]]:
     return [{"user_id": row.user_id, "score": row.score, "rank": row.rank} for row in found]
 
 
-def _similar(model: Recommender, found: list[SimilarBundle]) -> list[dict[str, Any]]:
-    return [
-        {
-            "bundle_id": row.bundle_id,
-            "similarity": row.similarity,
-            "rank": row.rank,
-            "is_new": model.is_new(row.bundle_id),
-        }
-        for row in found
-    ]
+def _similar(found: list[SimilarBundle]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in found]

@@ -32,7 +32,7 @@ def search(ids: Iterable[str], query: str, offset: int, limit: int) -> tuple[lis
 async def statistics(state: State) -> Statistics:
     """See `Statistics`; the sample of users is spread evenly over all, the same each time."""
     model = state.served.recommender
-    users = _spread(model.users.ids, SAMPLED_USERS)
+    users = _spread(model.user_ids, SAMPLED_USERS)
     places = cold = 0
     for start in range(0, len(users), USERS_AT_ONCE):
         block = users[start : start + USERS_AT_ONCE]
@@ -41,9 +41,9 @@ async def statistics(state: State) -> Statistics:
     popularity = np.asarray(await state.ask(lambda recommender: recommender.popularity))
     n_cold = int((popularity == 0).sum())
     return Statistics(
-        n_users=len(model.users.ids),
+        n_users=len(model.user_ids),
         n_bundles=len(popularity),
-        n_items=len(model.items.ids),
+        n_items=len(model.item_ids),
         n_interactions=int(popularity.sum()),
         n_cold_bundles=n_cold,
         popularity=_bins(model, popularity),
@@ -71,7 +71,7 @@ def _bins(model: Recommender, popularity: np.ndarray) -> list[PopularityBin]:
     while least <= popularity.max(initial=0):
         inside = popularity[(popularity >= least) & (popularity <= most)]
         values, counts = np.unique(inside, return_counts=True)
-        weights = [model.model.weight(float(value)) for value in values]
+        weights = [model.history_weight(float(value)) for value in values]
         known = [w for w in weights if w is not None]
         mean = float(np.average(known, weights=counts)) if known else None
         bins.append(

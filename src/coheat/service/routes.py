@@ -11,12 +11,12 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
-from coheat.errors import CoheatError
-from coheat.recommender import Explanation, Recommender
+from coheat.errors import CoheatError, DataError, UnknownIdError
+from coheat.recommender import Explanation, Recommender, Recorded
 from coheat.service import bundle_routes, explorer, schemas
-from coheat.service.asking import Limit, Offset, PathId, QueryId, QueryK, Search, answer, asked, state_of
+from coheat.service.asking import Limit, Offset, PathId, QueryId, QueryK, Search, answer, state_of
 from coheat.service.problems import responses
-from coheat.service.state import State, Wanted, require_bundle, require_user, shortage
+from coheat.service.state import Asker, State, UserList, Wanted, require_bundle, require_user
 
 router = APIRouter(prefix="/v1")
 
@@ -39,12 +39,8 @@ async def recommendations(
     exclude_seen: bool = True,
 ) -> Response:
     """An unknown user gets popular and new bundles; `source` says so."""
-    found = await state_of(request).recommend(user_id, Wanted(k, candidates, exclude_seen))
-    rows = [
-        {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": new}
-        for row, new in found.rows
-    ]
-    return answer({"user_id": user_id, "source": found.source, "recommendations": rows, "note": found.note})
+    found = await state_of(request).recommend(Asker(user_id), Wanted(k, candidates, exclude_seen))
+    return _listed(user_id, found)
 
 
 @router.post(
@@ -56,41 +52,27 @@ async def recommendations(
 )
 async def recommendations_by_belongings(request: Request, question: schemas.Question) -> Response:
     """A user who was not in training is folded in from the given items and bundles. Changes nothing."""
-    return answer(await asked(request, lambda model: _answer(model, question)))
+    candidates = question.candidates if isinstance(question.candidates, str) else tuple(question.candidates)
+    wanted = Wanted(question.k, candidates, question.exclude_seen, tuple(question.exclude))
+    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(question.bundle_ids))
+    try:
+        found = await state_of(request).recommend(asker, wanted)
+    except UnknownIdError as error:  # an id in a body that is not there is not an address that is not there
+        raise DataError(str(error)) from None
+    return _listed(question.user_id, found)
 
 
-def _answer(model: Recommender, question: schemas.Question) -> dict[str, Any]:
-    # Nobody in training is named so: ids are never empty, and this one has a character no text holds.
-    name = question.user_id if question.user_id is not None else "\udcff"
-    found = model.recommend(
-        [name],
-        question.k,
-        question.candidates,
-        question.exclude_seen,
-        question.exclude,
-        items={name: question.item_ids},
-        bundles={name: question.bundle_ids},
-    )
+def _listed(user_id: str | None, found: UserList) -> Response:
     rows = [
-        {
-            "bundle_id": row.bundle_id,
-            "score": row.score,
-            "rank": row.rank,
-            "is_new": model.is_new(row.bundle_id),
-        }
-        for row in found
+        {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": row.is_new}
+        for row in found.rows
     ]
-    return {
-        "user_id": question.user_id,
-        "source": found.sources[name],
-        "recommendations": rows,
-        "note": shortage(found, name, question.k),
-    }
+    return answer({"user_id": user_id, "source": found.source, "recommendations": rows, "note": found.note})
 
 
 @router.get(
     "/explanations",
-    response_model=schemas.Explanation,
+    response_model=Explanation,
     responses=responses(404),
     tags=["lists"],
     summary="Why a bundle has its score for a user",
@@ -100,24 +82,7 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
         require_user(model, user_id)
         return require_bundle(model, bundle_id).explain(user_id, bundle_id)
 
-    found = await state_of(request).ask(explain)
-    shares = {view.name: view.share for view in found.views}
-    return answer(
-        {
-            "user_id": found.user_id,
-            "bundle_id": found.bundle_id,
-            "source": found.source,
-            "score": found.score,
-            "history": shares.get("history", 0.0),
-            "items": sum(share for name, share in shares.items() if name != "history"),
-            "history_weight": found.history_weight,
-            "views": [{"name": view.name, "share": view.share} for view in found.views],
-            "bundle_items": [{"item_id": one.id, "share": one.share} for one in found.bundle_items],
-            "user_items": [{"item_id": one.id, "share": one.share} for one in found.user_items],
-            "user_bundles": [{"bundle_id": one.id, "share": one.share} for one in found.user_bundles],
-            "own": found.own,
-        }
-    )
+    return answer(asdict(await state_of(request).ask(explain)))
 
 
 router.include_router(bundle_routes.router)
@@ -130,7 +95,7 @@ router.include_router(bundle_routes.router)
 async def users(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
     """Search users by their id."""
     names, following = await state_of(request).ask(
-        lambda model: explorer.search(model.users.rows, query, offset, limit)
+        lambda model: explorer.search(model.user_ids, query, offset, limit)
     )
     return answer({"users": [{"user_id": name} for name in names], "next_offset": following})
 
@@ -143,7 +108,7 @@ async def user(request: Request, user_id: PathId) -> Response:
     found = await state_of(request).ask(lambda model: require_user(model, user_id))
     bundle_ids = list(dict.fromkeys([*found.bundle_ids, *found.recorded_ids]))
     return answer(
-        {"user_id": user_id, "is_known": found.known, "item_ids": found.item_ids, "bundle_ids": bundle_ids}
+        {"user_id": user_id, "is_known": found.is_known, "item_ids": found.item_ids, "bundle_ids": bundle_ids}
     )
 
 
@@ -151,7 +116,7 @@ async def user(request: Request, user_id: PathId) -> Response:
 async def items(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
     """Search items by their id."""
     names, following = await state_of(request).ask(
-        lambda model: explorer.search(model.items.ids, query, offset, limit)
+        lambda model: explorer.search(model.item_ids, query, offset, limit)
     )
     return answer({"items": [{"item_id": name} for name in names], "next_offset": following})
 
@@ -159,9 +124,9 @@ async def items(request: Request, query: Search = "", offset: Offset = 0, limit:
 @router.post(
     "/interactions",
     status_code=201,
-    response_model=schemas.Recorded,
+    response_model=Recorded,
     responses={
-        200: {"model": schemas.Recorded, "description": "It was known already; nothing changed."},
+        200: {"model": Recorded, "description": "It was known already; nothing changed."},
         **responses(404),
     },
     tags=["users and items"],
@@ -172,9 +137,7 @@ async def record(request: Request, interaction: schemas.NewInteraction) -> Respo
     more for everybody. A user who was not in training may be named: what is recorded is what the lists are
     made from."""
     found = await state_of(request).record(interaction.user_id, interaction.bundle_id)
-    fields = asdict(found)
-    counted = fields.pop("counted")
-    return answer(fields, 201 if counted else 200)
+    return answer(asdict(found), 201 if found.counted else 200)
 
 
 # --- the model ----------------------------------------------------------------------------------
@@ -212,9 +175,9 @@ def _described(state: State) -> dict[str, Any]:
         "generation": served.generation,
         "best_epoch": description["best_epoch"],
         "metrics": description["metrics"],
-        "n_users": len(served.recommender.users.ids),
+        "n_users": len(served.recommender.user_ids),
         "n_bundles": len(served.recommender.bundle_ids),
-        "n_items": len(served.recommender.items.ids),
+        "n_items": len(served.recommender.item_ids),
         "waiting": served.waiting,
     }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from coheat.recommender import BundleInfo, SimilarBundle
 
 MAX_ID = 1_000
 MAX_LIST = 1_000
@@ -99,19 +102,11 @@ class Recommendations(BaseModel):
     )
 
 
-class Bundle(BaseModel):
-    """A bundle: its items, how many took it, and whether it was written after training."""
+@dataclass(frozen=True)
+class Bundle(BundleInfo):
+    """A bundle; `unknown_item_ids` are those it was given that the model does not know."""
 
-    bundle_id: str
-    item_ids: list[str]
-    popularity: int
-    history_weight: float | None
-    is_new: bool
-    is_added: bool
     unknown_item_ids: list[str]
-    model_config = example(
-        **SUMMER, popularity=0, history_weight=0.0, is_new=True, is_added=True, unknown_item_ids=[]
-    )
 
 
 class BundleRow(BaseModel):
@@ -183,15 +178,6 @@ class Audience(BaseModel):
     model_config = example(bundle_id="summer", audience=[{"user_id": "ann", "score": 3.25, "rank": 1}])
 
 
-class SimilarBundle(BaseModel):
-    """Another bundle and its likeness: the cosine between the two vectors."""
-
-    bundle_id: str
-    similarity: float
-    rank: int
-    is_new: bool
-
-
 class Similar(BaseModel):
     """The bundles most like one, best first."""
 
@@ -199,7 +185,9 @@ class Similar(BaseModel):
     similar: list[SimilarBundle]
     model_config = example(
         bundle_id="summer",
-        similar=[{"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False}],
+        similar=[
+            {"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False, "shared_items": ["lamp"]}
+        ],
     )
 
 
@@ -211,65 +199,11 @@ class Previewed(BaseModel):
     unknown_item_ids: list[str]
     model_config = example(
         audience=[{"user_id": "ann", "score": 3.25, "rank": 1}],
-        similar=[{"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False}],
+        similar=[
+            {"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False, "shared_items": ["lamp"]}
+        ],
         unknown_item_ids=[],
     )
-
-
-class ItemShare(BaseModel):
-    item_id: str
-    share: float
-
-
-class BundleShare(BaseModel):
-    bundle_id: str
-    share: float
-
-
-class ViewShare(BaseModel):
-    name: str
-    share: float
-
-
-class Explanation(BaseModel):
-    """Why a bundle has its score for a user: history + items = score, and what carries the items' part.
-
-    `source` says what is known of the user. `views` are the parts of the score: `history` and `affiliation`,
-    some models add a `welcome` to bundles that nobody took in training, and a model with one view has just
-    `score`; `items` is all but `history`. The shares of `bundle_items` add up to `items` without any welcome.
-    From the user's side, the shares of `user_items` and `user_bundles` and `own`, what the model learned of
-    the user beyond them, add up to the score. `history_weight` is null where popularity does not decide it.
-    """
-
-    user_id: str
-    bundle_id: str
-    source: str
-    score: float
-    history: float
-    items: float
-    history_weight: float | None
-    views: list[ViewShare]
-    bundle_items: list[ItemShare]
-    user_items: list[ItemShare]
-    user_bundles: list[BundleShare]
-    own: float
-    model_config = example(
-        user_id="ann", bundle_id="summer", source="model", score=3.25, history=0.25, items=3.0,
-        history_weight=0.1,
-        views=[{"name": "history", "share": 0.25}, {"name": "affiliation", "share": 3.0}],
-        bundle_items=[{"item_id": "tent", "share": 3.0}],
-        user_items=[{"item_id": "lamp", "share": 2.5}], user_bundles=[], own=0.75,
-    )  # fmt: skip
-
-
-class Recorded(BaseModel):
-    """The interaction as it stands; `popularity` is how many took the bundle, this user included."""
-
-    user_id: str
-    bundle_id: str
-    popularity: int
-    history_weight: float | None
-    model_config = example(user_id="ann", bundle_id="summer", popularity=1, history_weight=0.01)
 
 
 class Model(BaseModel):

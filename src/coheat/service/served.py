@@ -8,11 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
-from coheat.recommender.scoring import People
 from coheat.service.store import Store
 from coheat.storage import read_json
 
@@ -39,14 +36,14 @@ class Served:
         return replace(self, sequence=sequence, waiting=self.waiting + waiting)
 
 
-def load(run: Path, store: Store, generation: int, welcome: float | None = None) -> Served:
+def load(run: Path, store: Store, generation: int, knobs: Mapping[str, float] | None = None) -> Served:
     """Load a run's model, check it, and replay what was written; any fault is a `CoheatError`.
 
-    `welcome` turns the knob of a model that has one (see `Recommender.load`).
+    `knobs` are turned as they are named (see `Recommender.load`).
     """
     index = _index(run)
     before = read_json(index) if index.exists() else {}
-    recommender = Recommender.load(run, welcome)
+    recommender = Recommender.load(run, **(knobs or {}))
     if read_json(index) != before:
         raise ArtifactError(f"{run}: replaced while it was being read; load it again")
     fresh = Served(
@@ -64,13 +61,10 @@ def load(run: Path, store: Store, generation: int, welcome: float | None = None)
 def warm_up(served: Served) -> None:
     """Ask for some lists, so that the vectors are in memory; scores that are no numbers are refused."""
     recommender = served.recommender
-    ids = recommender.users.ids
-    step = max(1, len(ids) // WARMING_USERS)
-    recommender.recommend(list(ids[::step][:WARMING_USERS]), k=10)
-    rows = np.arange(0, len(ids), step)[:WARMING_USERS]
-    moment = recommender.moment()
-    people = People(rows, moment.model.users[rows])
-    if not np.isfinite(moment.scoring.of_people(people, moment.catalogue, None, None)).all():
+    ids = recommender.user_ids
+    users = list(ids[:: max(1, len(ids) // WARMING_USERS)][:WARMING_USERS])
+    recommender.recommend(users, k=10)
+    if not recommender.check_scores(users):
         raise ArtifactError("the model gives scores that are not finite numbers; train again")
 
 

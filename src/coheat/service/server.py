@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def run_server(
     address: Address,
     max_requests: int,
     announce: Callable[[str, Path], None],
-    welcome: float | None = None,
+    knobs: Mapping[str, float] | None = None,
 ) -> None:
     """Serve until a signal ends it; `announce` is told the address once requests can come."""
     _check_open(address, KeyRing(state_directory / "keys.json"))
@@ -49,7 +49,7 @@ def run_server(
     lock = lock_directory(state_directory)
     try:
         listener = _listen(address)
-        app = create_app(run, state_directory, limits=Limits(requests=max_requests), welcome=welcome)
+        app = create_app(run, state_directory, limits=Limits(requests=max_requests), knobs=knobs)
         # The event loop and the model's thread pass Python's lock to each other many times per request.
         sys.setswitchinterval(SWITCH_SECONDS)
         host, port = listener.getsockname()[:2]

@@ -14,15 +14,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
+from coheat.ids import shortened
 from coheat.recommender import BundleInfo, Recommendation, Recommendations, Recommender, Recorded, UserInfo
-from coheat.recommender.ids import shortened
 from coheat.service.metrics import Metrics
 from coheat.service.served import Served, load
 from coheat.service.store import Store, StoreError
@@ -40,16 +41,26 @@ class Wanted:
     """What kind of list is asked for; those of one kind are computed together."""
 
     k: int
-    candidates: Literal["all", "new"] = "all"
+    candidates: Literal["all", "new"] | tuple[str, ...] = "all"
     exclude_seen: bool = True
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asker:
+    """For whom: a user's id, or nobody's, and what they have."""
+
+    user_id: str
+    item_ids: tuple[str, ...] = ()
+    bundle_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class UserList:
-    """One user's list: rows, each with whether the bundle is new; why it is short, where it is."""
+    """One user's list, and why it is short, where it is."""
 
     source: str
-    rows: list[tuple[Recommendation, bool]]
+    rows: list[Recommendation]
     note: str | None
 
 
@@ -63,15 +74,15 @@ class Written:
 
 
 ListOrError = UserList | Exception
-Waiting = list[tuple[str, "asyncio.Future[UserList]"]]
+Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
 
 
 class State:
     """The model that answers now, the store, and the threads that work for them."""
 
-    def __init__(self, run: Path, store: Store, metrics: Metrics, welcome: float | None = None):
-        self.run, self.store, self.metrics, self.welcome = run, store, metrics, welcome
-        self.served = load(run, store, 1, welcome)
+    def __init__(self, run: Path, store: Store, metrics: Metrics, knobs: Mapping[str, float] | None = None):
+        self.run, self.store, self.metrics, self.knobs = run, store, metrics, knobs
+        self.served = load(run, store, 1, knobs)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
         self.ready = False
@@ -89,13 +100,13 @@ class State:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._model, lambda: question(self.served.recommender))
 
-    async def recommend(self, user_id: str, wanted: Wanted) -> UserList:
+    async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
         """One user's list, computed together with those of the same kind that wait at that moment."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[UserList] = loop.create_future()
         with self._queueing:
             waiting = self._waiting.setdefault(wanted, [])
-            waiting.append((user_id, answer))
+            waiting.append((asker, answer))
             is_first = len(waiting) == 1
         if is_first:
             self._model.submit(self._recommend_waiting, loop, wanted)
@@ -104,7 +115,7 @@ class State:
     def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, wanted: Wanted) -> None:
         with self._queueing:
             waiting = self._waiting.pop(wanted)
-        lists = _lists(self.served.recommender, [user_id for user_id, _ in waiting], wanted)
+        lists = _lists(self.served.recommender, [asker for asker, _ in waiting], wanted)
         loop.call_soon_threadsafe(_deliver, waiting, lists)
 
     # --- changes --------------------------------------------------------------------------------
@@ -183,7 +194,7 @@ class State:
 
     async def _load_aside(self) -> Served:
         loop, generation = asyncio.get_running_loop(), self.served.generation + 1
-        fresh = await loop.run_in_executor(self._aside, load, self.run, self.store, generation, self.welcome)
+        fresh = await loop.run_in_executor(self._aside, load, self.run, self.store, generation, self.knobs)
         # What was written while it was being loaded; then nothing may come in between.
         fresh = await loop.run_in_executor(self._aside, fresh.up_to_date, self.store)
         async with self.changing:
@@ -202,21 +213,40 @@ class State:
         self.store.close()
 
 
-def _lists(recommender: Recommender, users: Sequence[str], wanted: Wanted) -> dict[str, ListOrError]:
-    """A list for each user, or the error that stands in its place."""
-    names = list(dict.fromkeys(users))
+def _lists(recommender: Recommender, askers: Sequence[Asker], wanted: Wanted) -> dict[Asker, ListOrError]:
+    """A list for each asker, or the error that stands in its place.
+
+    Those of whom nothing more is said are computed together; so are the others, under names that nobody in
+    training has: ids are never empty, and these begin with a character that no text holds. Where one of
+    several is refused, each is asked alone.
+    """
+    distinct = list(dict.fromkeys(askers))
+    names = {asker: asker.user_id or f"\udcff{place}" for place, asker in enumerate(distinct)}
+    said = [asker for asker in distinct if asker.item_ids or asker.bundle_ids]
+    shared = Counter(names.values())
+    if any(shared[names[asker]] > 1 for asker in said):
+        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
     try:
-        found = recommender.recommend(names, wanted.k, wanted.candidates, wanted.exclude_seen)
+        found = recommender.recommend(
+            list(names.values()),
+            wanted.k,
+            wanted.candidates,
+            wanted.exclude_seen,
+            wanted.exclude,
+            items={names[asker]: asker.item_ids for asker in said},
+            bundles={names[asker]: asker.bundle_ids for asker in said},
+        )
     except Exception as error:
-        return dict.fromkeys(names, error)
-    lists: dict[str, ListOrError] = {
-        name: UserList(found.sources[name], [], shortage(found, name, wanted.k)) for name in names
-    }
+        if len(distinct) == 1 or not said:
+            return dict.fromkeys(distinct, error)
+        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
+    rows: dict[str, list[Recommendation]] = {}
     for row in found:
-        one = lists[row.user_id]
-        assert isinstance(one, UserList)
-        one.rows.append((row, recommender.is_new(row.bundle_id)))
-    return lists
+        rows.setdefault(row.user_id, []).append(row)
+    return {
+        asker: UserList(found.sources[name], rows.get(name, []), shortage(found, name, wanted.k))
+        for asker, name in names.items()
+    }
 
 
 def require_bundle(recommender: Recommender, bundle_id: str) -> Recommender:
@@ -230,7 +260,7 @@ def require_bundle(recommender: Recommender, bundle_id: str) -> Recommender:
 def require_user(recommender: Recommender, user_id: str) -> UserInfo:
     """What is known of a user; an error where that is nothing at all."""
     found = recommender.user(user_id)
-    if not found.known and not found.recorded_ids:
+    if not found.is_known and not found.recorded_ids:
         raise UnknownIdError(f"unknown user id {shortened(user_id)}")
     return found
 
@@ -242,9 +272,9 @@ def shortage(found: Recommendations, user_id: str, k: int) -> str | None:
     return f"{found.short[user_id]} instead of {k}: there are no more candidates"
 
 
-def _deliver(waiting: Waiting, lists: dict[str, ListOrError]) -> None:
-    for user_id, answer in waiting:
-        found = lists[user_id]
+def _deliver(waiting: Waiting, lists: dict[Asker, ListOrError]) -> None:
+    for asker, answer in waiting:
+        found = lists[asker]
         if answer.done():  # whoever asked has gone
             continue
         if isinstance(found, Exception):

@@ -1,11 +1,18 @@
-"""The k largest of each row of scores, without sorting the rows."""
+"""The one top-k: the k largest of each row of scores, without sorting the rows; lists made of them."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from coheat.errors import TrainingError
+
+T = TypeVar("T")
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -97,3 +104,74 @@ def _ordered(scores: Floats, chosen: Positions, k: int) -> Positions:
         chosen, found = chosen[real], found[real]
     ordered: Positions = chosen[np.argsort(-found, kind="stable")[:k]]
     return ordered
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Lists of several users, one after the other: bundle rows, scores, and the length of each list."""
+
+    bundles: Positions
+    scores: Floats
+    counts: Positions
+
+    @staticmethod
+    def joined(parts: Sequence[Ranked]) -> Ranked:
+        """The lists of all parts, one after the other."""
+        return Ranked(
+            np.concatenate([np.zeros(0, np.int64), *(part.bundles for part in parts)]),
+            np.concatenate([np.zeros(0, np.float32), *(part.scores for part in parts)]),
+            np.concatenate([np.zeros(0, np.int64), *(part.counts for part in parts)]),
+        )
+
+    def split(self) -> list[tuple[Positions, Floats]]:
+        """Bundle rows and scores of each list."""
+        ends = np.cumsum(self.counts)[:-1]
+        return list(zip(np.split(self.bundles, ends), np.split(self.scores, ends), strict=True))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A block of people, scored: (n, columns), or (n, all bundles) where `columns` is None."""
+
+    scores: Floats
+    columns: Positions | None
+    seen: tuple[Positions, Positions]
+    """Bundle rows that are not to be listed, and for whom (row of `scores`)."""
+    hidden: npt.NDArray[np.bool_]
+    """Bundles that are not to be listed for anybody."""
+
+    def ranked(self, k: int) -> Ranked:
+        """The k best of each. Writes on the scores."""
+        if np.isnan(self.scores.min(initial=0.0)):
+            raise TrainingError(
+                "the model scores some bundles as NaN (not a number), so they cannot be ranked; "
+                "its training has most likely diverged: train again with a lower learning_rate"
+            )
+        bundles, people = self.seen
+        if self.columns is None:
+            self.scores[:, self.hidden] = -np.inf
+            self.scores[people, bundles] = -np.inf
+        else:
+            places = np.searchsorted(self.columns, bundles)
+            inside = places < len(self.columns)
+            inside[inside] = self.columns[places[inside]] == bundles[inside]
+            self.scores[people[inside], places[inside]] = -np.inf
+        places, counts = rank_rows(self.scores, k)
+        found = self.scores[np.repeat(np.arange(len(counts)), counts), places]
+        return Ranked(places if self.columns is None else self.columns[places], found, counts)
+
+
+def ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """What each job returns; while that is used, the next one runs in a second thread.
+
+    The next block is multiplied while this one is ranked: neither can use all cores alone. Jobs are drawn in
+    the caller's thread, so that the second one hardly ever needs Python's lock.
+    """
+    with ThreadPoolExecutor(1, "coheat-ahead") as thread:
+        running: Future[T] | None = None
+        for job in jobs:
+            before, running = running, thread.submit(job)
+            if before is not None:
+                yield before.result()
+        if running is not None:
+            yield running.result()

@@ -1,0 +1,109 @@
+"""Ids behind rows: their one home. An unknown one is an error with a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.errors import DataError, UnknownIdError
+
+STRETCH = 10_000
+
+
+class Vocabulary:
+    """Distinct string ids in a fixed order; position in it is the internal integer."""
+
+    def __init__(self, ids: Iterable[str], kind: str):
+        self.ids: Sequence[str] = tuple(ids)
+        self.kind = kind
+        if "" in self.index:
+            raise DataError(f"a {kind} id is empty; every id must be a non-empty text")
+        if len(self.index) != len(self.ids):
+            seen: set[str] = set()
+            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise DataError(f"the {kind} id {twice!r} stands twice in the vocabulary")
+
+    @classmethod
+    def read(cls, path: Path, kind: str) -> Self:
+        """From a Parquet file written from a vocabulary; an id becomes a text when it is looked at."""
+        found = cls.__new__(cls)
+        found.ids, found.kind = IdColumn(path), kind
+        return found
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.ids)}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, position: int) -> str:
+        return self.ids[position]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and tuple(self.ids) == tuple(other.ids)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.ids))
+
+    def position(self, name: str) -> int:
+        """The internal integer of an id; an unknown one is an error that names it."""
+        try:
+            return self.index[name]
+        except KeyError:
+            raise UnknownIdError(f"unknown {self.kind} id {name!r}") from None
+
+    def positions(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        return np.fromiter((self.position(name) for name in names), dtype=np.int64, count=len(names))
+
+
+class IdColumn(Sequence[str]):
+    """The ids in a Parquet file of one column; each becomes a text of Python's when it is looked at.
+
+    So they take a tenth of the memory: there may be millions of users, and few of them are asked for.
+    """
+
+    def __init__(self, path: Path):
+        from pyarrow import parquet
+
+        self._column = parquet.read_table(path).column(0).combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), STRETCH):
+            yield from self._column[start : start + STRETCH].to_pylist()
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return list(self._column[place].to_pylist())
+        return str(self._column[int(place)])
+
+
+def unknown(name: str, kind: str, known: Sequence[str]) -> UnknownIdError:
+    """The error for an id that is not there, with the nearest one that is."""
+    # Comparing texts is slow, so only the ids that begin alike are looked at, and not too many.
+    wanted = name.strip()[:100]
+    alike = [one for one in known if one[:1].casefold() == wanted[:1].casefold()]
+    close = difflib.get_close_matches(wanted, alike[:5000], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the model knows {len(known)} {kind}s"
+    return UnknownIdError(f"unknown {kind} id {shortened(name)}; {hint}")
+
+
+def shortened(name: str) -> str:
+    """An id as it stands in a sentence: quoted, and cut where it is very long."""
+    return repr(name) if len(name) <= 100 else f"{name[:100]!r}... ({len(name)} characters)"

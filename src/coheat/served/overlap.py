@@ -1,0 +1,158 @@
+"""What a user and a bundle have in common, counted exactly over their items: terms that need no training.
+
+An item speaks to a user who has it, or who took a bundle that holds it. The overlap o_ub adds up what the
+items of b are worth to u; a kind of overlap says how it counts in the score. A new kind is one entry in
+`KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.served.curves import Curve
+from coheat.served.ranking import Doubles, Floats, Positions
+from coheat.served.relations import NOTHING, Csr, Relations, by_key
+
+LATE = 1 << 14
+"""Entries beside an index by item at which the index is made anew."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One term of a score: curve(evidence of b) * kind(o_ub / (scale |b| ** size_exponent)).
+
+    Item i brings to o_ub: item_weights[i] * (own, where u has it, + taken / |c| ** taken_exponent for each
+    bundle c of u's that holds it).
+    """
+
+    name: str
+    kind: str
+    curve: Curve
+    own: float = 1.0
+    taken: float = 1.0
+    taken_exponent: float = 0.0
+    size_exponent: float = 0.0
+    scale: float = 1.0
+    item_weights: Floats | None = None
+
+    def worth(self, items: Positions, sizes: Positions) -> Doubles:
+        """What each item brings that came with a bundle of this size (0: the user's own)."""
+        said = np.maximum(sizes, 1.0) ** -self.taken_exponent * self.taken
+        said = np.where(sizes > 0, said, self.own)
+        return said if self.item_weights is None else said * self.item_weights[items]
+
+    def measure(self, shared: npt.NDArray[Any], divisors: Floats) -> Floats:
+        """How overlaps count before the curve's weight; `divisors` are those of their bundles."""
+        return KINDS[self.kind](shared.astype(np.float32) / divisors)
+
+    def divisors(self, sizes: Positions) -> Floats:
+        """What overlaps with bundles of these sizes are divided by, so that they compare."""
+        return np.asarray(self.scale * np.maximum(sizes, 1.0) ** self.size_exponent, dtype=np.float32)
+
+
+def _logarithm(shared: Floats) -> Floats:
+    shared += 1  # and not log1p, which is many times slower: a score has no use for more digits
+    return np.log(shared, out=shared)
+
+
+KINDS: dict[str, Callable[[Floats], Floats]] = {"log": _logarithm, "linear": lambda shared: shared}
+"""How an overlap o / (scale |b| ** size_exponent) counts: log(1 + it), or as it is. May write on it."""
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What people have, item by item, person after person: `sizes` are those of the bundles that the items
+    came with (0: alone), `ends` (n,) says where each person's entries end."""
+
+    items: Positions
+    sizes: Positions
+    ends: Positions
+
+    @staticmethod
+    def of(items: Positions, bundles: Sequence[Positions]) -> Belongings:
+        """Of one person with these items, and bundles with these contents."""
+        sizes = np.repeat([0, *map(len, bundles)], [len(items), *map(len, bundles)]).astype(np.int64)
+        return Belongings(np.concatenate([items, *bundles]), sizes, np.array([len(sizes)]))
+
+    @staticmethod
+    def of_rows(relations: Relations, rows: Positions, since: Mapping[int, Belongings]) -> Belongings:
+        """Of users of training (-1: not in it) and of those, by place, of whom more is known since."""
+        known = np.flatnonzero(rows >= 0)
+        items, places = relations.user_item.entries(rows[known])
+        bundles, takers = relations.user_bundle.entries(rows[known])
+        held, holders = relations.bundle_item.entries(bundles)
+        parts = [
+            (items, np.zeros_like(items), known[places]),
+            (held, relations.bundle_item.sizes[bundles][holders], known[takers[holders]]),
+            *((one.items, one.sizes, np.full(len(one.items), place)) for place, one in since.items()),
+        ]
+        items, sizes, owners = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(owners, kind="stable")
+        return Belongings(items[order], sizes[order], np.cumsum(np.bincount(owners, minlength=len(rows))))
+
+
+def _sums(index: Csr, items: Positions, weights: Doubles, n: int) -> Doubles:
+    """For each of n bundles and each line of `weights` (j, m), the worth of the `items` (m,) it holds."""
+    rows, places = index.entries(items)
+    return np.stack([np.bincount(rows, line[places], minlength=n) for line in weights]).astype(np.float64)
+
+
+sums: Callable[[Csr, Positions, Doubles, int], Doubles] = _sums
+"""How overlaps are added up. Training code puts a compiled twin here, whose results are the same to the
+last bit (see `coheat.graph.overlap`); serving does without."""
+
+
+@dataclass(frozen=True)
+class ItemIndex:
+    """Which bundles hold an item, at one moment. A change makes a new one and leaves this as it was.
+
+    Most bundles stand in an index by item, which is costly to make; those that came or changed since stand
+    in a short list beside it, until that is long enough for a new index to be worth it.
+    """
+
+    by_item: Csr
+    outdated: Positions = field(default_factory=lambda: NOTHING)
+    """Bundles whose entries in the index no longer hold."""
+    late_items: Positions = field(default_factory=lambda: NOTHING)
+    late_rows: Positions = field(default_factory=lambda: NOTHING)
+
+    def shared(self, items: Positions, weights: Doubles, n: int) -> Doubles:
+        """`_sums` over the bundles as they are now."""
+        found = sums(self.by_item, items, weights, n)
+        found[:, self.outdated] = 0
+        if len(self.late_items):
+            for line, brought in zip(found, weights, strict=True):
+                worth = np.bincount(items, brought, minlength=len(self.by_item))
+                line += np.bincount(self.late_rows, worth[self.late_items], minlength=n)
+        return found
+
+    def with_bundles(self, rows: Positions, items: Sequence[Positions]) -> ItemIndex:
+        """With these items for some (distinct) bundles, new or not."""
+        kept = ~np.isin(self.late_rows, rows)
+        late_items = np.concatenate([self.late_items[kept], *items])
+        late_rows = np.concatenate([self.late_rows[kept], np.repeat(rows, [len(one) for one in items])])
+        changed = ItemIndex(self.by_item, np.union1d(self.outdated, rows), late_items, late_rows)
+        return changed if len(late_items) <= LATE else changed._of(*changed._entries())
+
+    def only(self, rows: Positions) -> ItemIndex:
+        """These bundles (in order) alone, numbered anew."""
+        items, held_by = self._entries()
+        kept = np.isin(held_by, rows)
+        return self._of(items[kept], np.searchsorted(rows, held_by[kept]))
+
+    def _entries(self) -> tuple[Positions, Positions]:
+        """All entries: items, and the bundles that hold them."""
+        items = np.repeat(np.arange(len(self.by_item)), self.by_item.sizes)
+        valid = ~np.isin(self.by_item.indices, self.outdated)
+        return (
+            np.concatenate([items[valid], self.late_items]),
+            np.concatenate([self.by_item.indices[valid], self.late_rows]),
+        )
+
+    def _of(self, items: Positions, rows: Positions) -> ItemIndex:
+        return ItemIndex(by_key(items, rows, len(self.by_item), int(rows.max(initial=-1)) + 1))

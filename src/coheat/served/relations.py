@@ -1,0 +1,100 @@
+"""Sparse 0/1 relations by rows, in numpy: who took what, who has what, what a bundle holds."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.served.ranking import Positions
+
+STRETCH = 1 << 20
+"""Entries that are looked at together: what is mapped from the disk is copied to be counted."""
+NOTHING: Positions = np.zeros(0, dtype=np.int64)
+
+
+def release_pages(*arrays: npt.NDArray[Any]) -> None:
+    """Let the system take back the memory of arrays mapped from the disk; they are read again where needed.
+
+    For whoever goes through a large array once: otherwise all of it would be held in the end.
+    """
+    for array in arrays:
+        base: Any = array
+        while getattr(base, "base", None) is not None:
+            base = base.base
+        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            base.madvise(mmap.MADV_DONTNEED)
+
+
+class Csr:
+    """A relation: the columns of a row, and the rows of a column."""
+
+    def __init__(self, indptr: npt.NDArray[Any], indices: npt.NDArray[Any], n_columns: int):
+        self.indptr, self.indices, self.n_columns = np.asarray(indptr), np.asarray(indices), n_columns
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def row(self, row: int) -> Positions:
+        return self.indices[self.indptr[row] : self.indptr[row + 1]].astype(np.int64)
+
+    def entries(self, rows: Positions) -> tuple[Positions, Positions]:
+        """All columns of these rows, one after the other; and the place in `rows` that each belongs to."""
+        starts, ends = self.indptr[rows], self.indptr[rows + 1]
+        counts = (ends - starts).astype(np.int64)
+        places = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        columns = self.indices[places].astype(np.int64, copy=False)
+        return columns, np.repeat(np.arange(len(rows)), counts)
+
+    def column(self, column: int) -> Positions:
+        entries = np.flatnonzero(self.indices == column)
+        return (np.searchsorted(self.indptr, entries, side="right") - 1).astype(np.int64)
+
+    @cached_property
+    def degrees(self) -> Positions:
+        """How many rows each column has."""
+        total = np.zeros(self.n_columns, dtype=np.int64)
+        for start in range(0, len(self.indices), STRETCH):
+            total += np.bincount(self.indices[start : start + STRETCH], minlength=self.n_columns)
+            release_pages(self.indices)
+        return total
+
+    @cached_property
+    def sizes(self) -> Positions:
+        """How many columns each row has."""
+        return np.diff(self.indptr).astype(np.int64)
+
+    @cached_property
+    def transposed(self) -> Csr:
+        """The rows of each column, in order."""
+        rows = np.repeat(np.arange(len(self)), self.sizes)
+        return by_key(self.indices, rows, self.n_columns, len(self))
+
+    def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """For each row the sum of `values` (n_columns,) over its columns, a stretch at a time."""
+        total = np.zeros(len(self))
+        for start in range(0, len(self.indices), STRETCH):
+            found = values[self.indices[start : start + STRETCH]]
+            hits = np.flatnonzero(found)
+            rows = np.searchsorted(self.indptr, start + hits, side="right") - 1
+            total += np.bincount(rows, found[hits], minlength=len(self))
+        return total
+
+
+def by_key(keys: npt.NDArray[Any], values: Positions, n_keys: int, n_values: int) -> Csr:
+    """The relation of the pairs (keys[k], values[k]); the values of a key stay in their order."""
+    counts = np.bincount(keys, minlength=n_keys)
+    return Csr(np.concatenate([[0], np.cumsum(counts)]), values[np.argsort(keys, kind="stable")], n_values)
+
+
+@dataclass(frozen=True)
+class Relations:
+    """The three relations of training; their one home while serving."""
+
+    user_bundle: Csr
+    user_item: Csr
+    bundle_item: Csr
