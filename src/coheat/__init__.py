@@ -46,7 +46,16 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'coheat' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        from coheat.errors import extra_of
+
+        extra = extra_of(error)
+        if extra is None:
+            raise
+        advice = f"coheat.{name} needs {error.name}; install it with: pip install 'coheat[{extra}]'"
+        raise ModuleNotFoundError(advice, name=error.name) from None
 
 
 def __dir__() -> list[str]:

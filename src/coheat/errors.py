@@ -29,3 +29,18 @@ class TrainingError(CoheatError):
 
 class UnknownIdError(CoheatError):
     """A user, bundle or item id that the data or the model does not know."""
+
+
+EXTRAS = {
+    "train": ("torch", "numba", "llvmlite", "scipy", "matplotlib", "psutil"),
+    "serve": ("fastapi", "starlette", "uvicorn", "prometheus_client"),
+    "export": ("faiss",),
+    "tune": ("optuna",),
+}
+"""The packages that come with an extra of `pip install 'coheat[EXTRA]'`."""
+
+
+def extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra that brings an absent package; None for one that none of them brings."""
+    package = (error.name or "").partition(".")[0]
+    return next((extra for extra, packages in EXTRAS.items() if package in packages), None)

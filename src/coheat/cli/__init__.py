@@ -14,7 +14,7 @@ import typer
 
 from coheat import __version__
 from coheat.cli.output import note, problem
-from coheat.errors import CoheatError
+from coheat.errors import CoheatError, extra_of
 
 app = typer.Typer(
     name="coheat",
@@ -69,6 +69,12 @@ def main() -> None:
         app()
     except CoheatError as error:
         problem(str(error))
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        extra = extra_of(error)
+        if extra is None:
+            raise
+        problem(f"this command needs {error.name}; install it with: pip install 'coheat[{extra}]'")
         sys.exit(2)
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

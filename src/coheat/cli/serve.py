@@ -10,7 +10,6 @@ import typer
 from coheat.cli import app
 from coheat.cli.output import console, note, print_json
 from coheat.cli.serving import KNOB, turned
-from coheat.errors import ConfigError
 
 keys = typer.Typer(
     help="Make, list and revoke the keys that open a service.", no_args_is_help=True, rich_markup_mode="rich"
@@ -60,12 +59,7 @@ def serve(
     # One user's scores are one small product: a second thread for it would cost more than it brings.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    try:
-        from coheat.service.server import Address, run_server
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"serving needs {error.name}; install it with: pip install 'coheat[serve]'"
-        ) from None
+    from coheat.service.server import Address, run_server
 
     def announce(url: str, kept: Path) -> None:
         if as_json:

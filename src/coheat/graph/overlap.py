@@ -1,35 +1,94 @@
 """Compiled sums for the overlaps of `coheat.served`, and how rare an item is.
 
-Importing this module puts them in place of the plain ones, whose results they repeat to the last bit.
+Importing this module puts them in place of the plain ones, whose results they repeat but for rounding.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from coheat.data.dataset import Indices, Sparse
-from coheat.served import Csr
+from coheat.served import Relations
 from coheat.served import overlap as served
+from coheat.served.overlap import Belongings, ItemIndex, Overlap
 
 FloatArray = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
-def sums(index: Csr, items: Indices, weights: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.float64]:
+def shared(
+    overlaps: Sequence[Overlap],
+    relations: Relations,
+    rows: Indices,
+    since: Mapping[int, Belongings],
+    index: ItemIndex,
+    n: int,
+) -> Iterator[Doubles]:
     """See `coheat.served.overlap`."""
-    found = np.zeros((len(weights), n))
-    _add(index.indptr, index.indices, items, np.ascontiguousarray(weights), found)
-    return found
+    if since or len(index.outdated) or (rows < 0).any():
+        yield from served.shared(overlaps, relations, rows, since, index, n)
+        return
+    n_items, largest = relations.bundle_item.n_columns, int(relations.bundle_item.sizes.max(initial=0))
+    said = np.stack([overlap.said(largest) for overlap in overlaps])
+    weights = np.ones((len(overlaps), n_items), dtype=np.float32)
+    for line, overlap in enumerate(overlaps):
+        if overlap.item_weights is not None:
+            weights[line] = overlap.item_weights
+    graphs = relations.user_item, relations.user_bundle, relations.bundle_item, index.by_item
+    arrays = [array for csr in graphs for array in (csr.indptr, csr.indices)]
+    worth, items = np.zeros(n_items), np.zeros(n_items + 1, dtype=np.int64)
+    for row in rows:
+        found = np.zeros((len(overlaps), n))
+        _add(row, *arrays, said, weights, worth, items, found)
+        yield found
 
 
 @numba.njit(cache=True, nogil=True)
-def _add(indptr, bundles, items, weights, found):  # type: ignore[no-untyped-def]
-    """found[j, b] += weights[j, k] for each bundle b that holds items[k], in the order of items."""
-    for k in range(len(items)):
-        for entry in range(indptr[items[k]], indptr[items[k] + 1]):
-            for line in range(len(weights)):
-                found[line, bundles[entry]] += weights[line, k]
+def _add(  # type: ignore[no-untyped-def]
+    user,
+    own_ptr,
+    own,
+    taken_ptr,
+    taken,
+    held_ptr,
+    held,
+    bundle_ptr,
+    bundles,
+    said,
+    weights,
+    worth,
+    items,
+    found,
+):
+    """found[j, b] += what the user's items, and those of the user's bundles, are worth to b.
+
+    What an item is worth is added up first in `worth` (n_items,), which is zero before and afterwards: most
+    items come with several bundles. `items` has room for those that are met.
+    """
+    for line in range(len(found)):
+        total, weight, by_size, n = found[line], weights[line], said[line], 0
+        for place in range(own_ptr[user], own_ptr[user + 1]):
+            item = own[place]
+            items[n] = item
+            n += worth[item] == 0
+            worth[item] += by_size[0]
+        for position in range(taken_ptr[user], taken_ptr[user + 1]):
+            first, last = held_ptr[taken[position]], held_ptr[taken[position] + 1]
+            for place in range(first, last):
+                item = held[place]
+                items[n] = item
+                n += worth[item] == 0
+                worth[item] += by_size[last - first]
+        for place in range(n):
+            item = items[place]
+            brought = worth[item] * weight[item]
+            worth[item] = 0
+            for entry in range(bundle_ptr[item], bundle_ptr[item + 1]):
+                total[bundles[entry]] += brought
 
 
 def rarity(bundle_item: Sparse) -> FloatArray:
@@ -38,4 +97,4 @@ def rarity(bundle_item: Sparse) -> FloatArray:
     return np.asarray(np.maximum(held, 1.0) ** -0.5, dtype=np.float32)
 
 
-served.sums = sums
+served.in_use[0] = shared

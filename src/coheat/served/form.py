@@ -27,7 +27,7 @@ from coheat.served.bundles import Bundles, Rows
 from coheat.served.curves import Curve, Knob
 from coheat.served.explain import Breakdown, breakdown
 from coheat.served.fold_in import Layers, lookalike
-from coheat.served.overlap import Belongings, ItemIndex, Overlap
+from coheat.served.overlap import Belongings, ItemIndex, Overlap, in_use
 from coheat.served.ranking import Doubles, Floats, Positions
 from coheat.served.relations import Relations
 
@@ -151,13 +151,12 @@ class Served:
             found += terms[0]
         if bundles.index is None:
             return found
-        have = Belongings.of_rows(self.relations, people.rows, people.since)
-        worth = np.stack([overlap.worth(have.items, have.sizes) for overlap in self.overlaps])
-        # User by user, so that a row is still at hand from one step to the next.
-        for place, (start, end) in enumerate(pairwise([0, *have.ends.tolist()])):
-            shared = bundles.index.shared(have.items[start:end], worth[:, start:end], len(bundles))
-            shared = shared if columns is None else shared[:, columns]
-            for overlap, line, weights, size in zip(self.overlaps, shared, terms[1:], divisors, strict=True):
+        everybody = in_use[0](
+            self.overlaps, self.relations, people.rows, people.since, bundles.index, len(bundles)
+        )
+        for place, lines in enumerate(everybody):
+            lines = lines if columns is None else lines[:, columns]
+            for overlap, line, weights, size in zip(self.overlaps, lines, terms[1:], divisors, strict=True):
                 part = overlap.measure(line, size)
                 part *= weights
                 found[place] += part

@@ -7,8 +7,9 @@ items of b are worth to u; a kind of overlap says how it counts in the score. A 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,14 @@ class Overlap:
 
     def worth(self, items: Positions, sizes: Positions) -> Doubles:
         """What each item brings that came with a bundle of this size (0: the user's own)."""
-        said = np.maximum(sizes, 1.0) ** -self.taken_exponent * self.taken
-        said = np.where(sizes > 0, said, self.own)
+        said = self.said(int(sizes.max(initial=0)))[sizes]
         return said if self.item_weights is None else said * self.item_weights[items]
+
+    def said(self, largest: int) -> Doubles:
+        """The same but for the item's own weight, by the bundle's size from 0 up."""
+        found = np.maximum(np.arange(largest + 1), 1.0) ** -self.taken_exponent * self.taken
+        found[0] = self.own
+        return found
 
     def measure(self, shared: npt.NDArray[Any], divisors: Floats) -> Floats:
         """How overlaps count before the curve's weight; `divisors` are those of their bundles."""
@@ -66,22 +72,22 @@ KINDS: dict[str, Callable[[Floats], Floats]] = {"log": _logarithm, "linear": lam
 
 @dataclass(frozen=True)
 class Belongings:
-    """What people have, item by item, person after person: `sizes` are those of the bundles that the items
-    came with (0: alone), `ends` (n,) says where each person's entries end."""
+    """What people have, item by item; the size of the bundle it came with (0: alone); and whose it is."""
 
     items: Positions
     sizes: Positions
-    ends: Positions
+    owners: Positions
 
     @staticmethod
     def of(items: Positions, bundles: Sequence[Positions]) -> Belongings:
         """Of one person with these items, and bundles with these contents."""
         sizes = np.repeat([0, *map(len, bundles)], [len(items), *map(len, bundles)]).astype(np.int64)
-        return Belongings(np.concatenate([items, *bundles]), sizes, np.array([len(sizes)]))
+        return Belongings(np.concatenate([items, *bundles]), sizes, np.zeros_like(sizes))
 
     @staticmethod
     def of_rows(relations: Relations, rows: Positions, since: Mapping[int, Belongings]) -> Belongings:
-        """Of users of training (-1: not in it) and of those, by place, of whom more is known since."""
+        """Of users of training (-1: not in it) and of those, by place, of whom more is known since; person
+        after person."""
         known = np.flatnonzero(rows >= 0)
         items, places = relations.user_item.entries(rows[known])
         bundles, takers = relations.user_bundle.entries(rows[known])
@@ -89,22 +95,11 @@ class Belongings:
         parts = [
             (items, np.zeros_like(items), known[places]),
             (held, relations.bundle_item.sizes[bundles][holders], known[takers[holders]]),
-            *((one.items, one.sizes, np.full(len(one.items), place)) for place, one in since.items()),
+            *((one.items, one.sizes, one.owners + place) for place, one in since.items()),
         ]
         items, sizes, owners = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(owners, kind="stable")
-        return Belongings(items[order], sizes[order], np.cumsum(np.bincount(owners, minlength=len(rows))))
-
-
-def _sums(index: Csr, items: Positions, weights: Doubles, n: int) -> Doubles:
-    """For each of n bundles and each line of `weights` (j, m), the worth of the `items` (m,) it holds."""
-    rows, places = index.entries(items)
-    return np.stack([np.bincount(rows, line[places], minlength=n) for line in weights]).astype(np.float64)
-
-
-sums: Callable[[Csr, Positions, Doubles, int], Doubles] = _sums
-"""How overlaps are added up. Training code puts a compiled twin here, whose results are the same to the
-last bit (see `coheat.graph.overlap`); serving does without."""
+        return Belongings(items[order], sizes[order], owners[order])
 
 
 @dataclass(frozen=True)
@@ -122,13 +117,19 @@ class ItemIndex:
     late_rows: Positions = field(default_factory=lambda: NOTHING)
 
     def shared(self, items: Positions, weights: Doubles, n: int) -> Doubles:
-        """`_sums` over the bundles as they are now."""
-        found = sums(self.by_item, items, weights, n)
-        found[:, self.outdated] = 0
+        """For each of n bundles and each line of `weights` (j, m), the worth of the `items` (m,) it holds."""
+        rows, places = self.by_item.entries(items)
+        found = np.stack([np.bincount(rows, line[places], minlength=n) for line in weights])
+        return self.corrected(found.astype(np.float64, copy=False), items, weights)
+
+    def corrected(self, found: Doubles, items: Positions, weights: Doubles) -> Doubles:
+        """Sums over the index, for the bundles as they are now."""
+        if len(self.outdated):
+            found[:, self.outdated] = 0
         if len(self.late_items):
             for line, brought in zip(found, weights, strict=True):
                 worth = np.bincount(items, brought, minlength=len(self.by_item))
-                line += np.bincount(self.late_rows, worth[self.late_items], minlength=n)
+                line += np.bincount(self.late_rows, worth[self.late_items], minlength=len(line))
         return found
 
     def with_bundles(self, rows: Positions, items: Sequence[Positions]) -> ItemIndex:
@@ -156,3 +157,27 @@ class ItemIndex:
 
     def _of(self, items: Positions, rows: Positions) -> ItemIndex:
         return ItemIndex(by_key(items, rows, len(self.by_item), int(rows.max(initial=-1)) + 1))
+
+
+def shared(
+    overlaps: Sequence[Overlap],
+    relations: Relations,
+    rows: Positions,
+    since: Mapping[int, Belongings],
+    index: ItemIndex,
+    n: int,
+) -> Iterator[Doubles]:
+    """For each of the people in turn what is shared with every bundle (overlaps, n).
+
+    User by user, so that a row is still at hand from one step to the next.
+    """
+    have = Belongings.of_rows(relations, rows, since)
+    worth = np.stack([overlap.worth(have.items, have.sizes) for overlap in overlaps])
+    ends = np.cumsum(np.bincount(have.owners, minlength=len(rows))).tolist()
+    for start, end in pairwise([0, *ends]):
+        yield index.shared(have.items[start:end], worth[:, start:end], n)
+
+
+in_use = [shared]
+"""How overlaps are added up. Training code puts a compiled twin here, whose results are the same but for
+rounding (see `coheat.graph.overlap`); serving does without."""

@@ -71,7 +71,7 @@ class Csr:
     @cached_property
     def transposed(self) -> Csr:
         """The rows of each column, in order."""
-        rows = np.repeat(np.arange(len(self)), self.sizes)
+        rows = np.repeat(np.arange(len(self), dtype=np.int32), self.sizes)
         return by_key(self.indices, rows, self.n_columns, len(self))
 
     def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -85,7 +85,7 @@ class Csr:
         return total
 
 
-def by_key(keys: npt.NDArray[Any], values: Positions, n_keys: int, n_values: int) -> Csr:
+def by_key(keys: npt.NDArray[Any], values: npt.NDArray[Any], n_keys: int, n_values: int) -> Csr:
     """The relation of the pairs (keys[k], values[k]); the values of a key stay in their order."""
     counts = np.bincount(keys, minlength=n_keys)
     return Csr(np.concatenate([[0], np.cumsum(counts)]), values[np.argsort(keys, kind="stable")], n_values)
