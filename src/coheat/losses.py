@@ -13,9 +13,10 @@ from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
 from coheat.graph import kernels
-from coheat.graph.parallel import even_ranges, run_ranges, run_tasks
+from coheat.graph.parallel import run_tasks
 from coheat.graph.propagation import array, by_kernels
 from coheat.graph.tiles import pair_exponentials
+from coheat.threads import even_ranges, run_ranges
 
 BLOCK = 192
 """Rows per block of the pairwise products in `uniformity` on other devices than the CPU."""

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.errors import ConfigError, TrainingError
-from coheat.graph.parallel import even_ranges, run_ranges
 from coheat.models.base import FloatArray, Scorer
+from coheat.threads import even_ranges, run_ranges
 
 TILE = 256
 """Users scored by one call. A constant, because it is part of what makes results reproducible."""

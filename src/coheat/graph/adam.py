@@ -20,8 +20,8 @@ from torch import Tensor
 
 from coheat.data.dataset import Indices
 from coheat.graph.kernels import collect, compiled
-from coheat.graph.parallel import Job, balanced_ranges, run_jobs
 from coheat.graph.propagation import Floats, array, by_kernels
+from coheat.threads import Job, balanced_ranges, run_jobs
 
 Part = tuple[Indices, npt.NDArray[np.int32], Floats, Floats, Floats, npt.NDArray[np.int32]]
 """A term of a table's gradient: what `collect` takes between its rows and its output."""

@@ -21,8 +21,8 @@ from torch.nn.functional import normalize
 from coheat.data.dataset import Indices, Sparse
 from coheat.graph import kernels
 from coheat.graph.adam import Part, late_parts
-from coheat.graph.parallel import Job, even_ranges, run_jobs
 from coheat.graph.propagation import Floats, Scaled, array, by_kernels, multiply, torch_product
+from coheat.threads import Job, even_ranges, run_jobs
 
 Mask = npt.NDArray[np.uint8]
 Weighting = Literal["symmetric", "mean"]
