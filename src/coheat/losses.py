@@ -121,14 +121,15 @@ def _pair_exponentials(sets: Sequence[Tensor], factors: Sequence[Tensor]) -> lis
 def torch_pair_exponentials(x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """`pair_exponentials` in torch operations, by blocks of rows: no (n, n) matrix is kept."""
     total, sums = x.new_zeros(()), torch.zeros_like(x)
+    scaled, minus_four = factors[:, None] * x, x.new_tensor(-4.0)
     for start in range(0, len(x), BLOCK):
         rows = slice(start, start + BLOCK)
-        e = torch.mm(x[rows], x[start:].t()).mul_(4).sub_(4).exp_()
-        e.mul_(factors[rows, None]).mul_(factors[start:]).triu_(1)
-        total = total + e.sum()
-        sums[rows].addmm_(e, x[start:])
-        sums[start:].addmm_(e.t(), x[rows])
-    return total, sums
+        e = torch.addmm(minus_four, x[rows], x[start:].t(), alpha=4).exp_()
+        e[:, :BLOCK].triu_(1)  # pairs r < s, each once
+        total = total + factors[rows] @ (e @ factors[start:])
+        sums[rows].addmm_(e, scaled[start:])
+        sums[start:].addmm_(e.t(), scaled[rows])
+    return total, sums.mul_(factors[:, None])
 
 
 class _DotRows(torch.autograd.Function):

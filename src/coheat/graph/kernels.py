@@ -3,8 +3,8 @@
 All arrays are C-contiguous; ranges [start, stop) are what one thread does (see `parallel`). Names:
 a *target* row receives a weighted sum of *source* rows; `indptr[t]:indptr[t + 1]` are its edges.
 
-The loops over all edges use places without a sign: Python counts negative ones from the end, and asking for
-each place whether it is negative takes a third of such a loop's time.
+The loops over all edges use unsigned indices: a negative index counts from the end in Python, and checking
+the sign of each one takes a third of such a loop's time.
 """
 
 # numba functions carry no types that mypy could use
@@ -95,11 +95,11 @@ def inverses(degrees):
 
 
 @compiled
-def places(rows, n):
-    """For each number below n, where it stands in `rows`; -1 where it does not."""
+def positions(rows, n):
+    """For each number below n its position in `rows`; -1 where it is not among them."""
     found = np.full(n, -1, np.int32)
-    for place in range(len(rows)):
-        found[rows[place]] = place
+    for position in range(len(rows)):
+        found[rows[position]] = position
     return found
 
 
@@ -107,16 +107,16 @@ def places(rows, n):
 def compact(rows, indptr, sources, mask, new_indptr, new_sources):
     """Copy the kept edges of the chosen targets to one dense list, and note where each target's begin.
 
-    Every edge is written and the place moves on only where it stays: a branch on the mask would be guessed
-    wrong half of the time. So `new_sources` has to have room for one more edge than stay.
+    Every edge is written, and the next one overwrites it unless it stays: a branch on the mask would be
+    mispredicted half of the time. So `new_sources` needs room for one more edge than stay.
     """
-    place = np.uint64(0)
+    end = np.uint64(0)
     for r in range(len(rows)):
-        new_indptr[r] = np.int64(place)
+        new_indptr[r] = np.int64(end)
         for e in range(np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])):
-            new_sources[place] = sources[e]
-            place += np.uint64(mask[e])
-    new_indptr[len(rows)] = np.int64(place)
+            new_sources[end] = sources[e]
+            end += np.uint64(mask[e])
+    new_indptr[len(rows)] = np.int64(end)
 
 
 @compiled
@@ -142,15 +142,15 @@ def renumber(sources, n_sources):
 
 @compiled
 def distinct(ids, n):
-    """The distinct ones among ids below n in ascending order, the place of each id among them, and counts."""
+    """The distinct ids (all below n) in ascending order, the position of each id among them, and counts."""
     counts = np.zeros(n, np.int64)
     for i in ids:
         counts[i] += 1
     found = np.flatnonzero(counts)
-    place = np.empty(n, np.int64)
-    for at in range(len(found)):
-        place[found[at]] = at
-    return found, place[ids], counts[found]
+    position = np.empty(n, np.int64)
+    for p in range(len(found)):
+        position[found[p]] = p
+    return found, position[ids], counts[found]
 
 
 def _sum_of_rows(weighing: Weighing) -> Any:
@@ -372,28 +372,28 @@ def softmax_rows_backward(start, stop, indptr, weights, gradient, found):
 @compiled
 def transpose(indptr, sources, n_sources):
     """The same edges grouped by source (a counting sort): where each source's begin, and their targets."""
-    place, ends, one = np.zeros(n_sources + 1, np.uint32), sources.view(np.uint32), np.uint32(1)
+    next_free, ends, one = np.zeros(n_sources + 1, np.uint32), sources.view(np.uint32), np.uint32(1)
     for e in range(np.uint64(len(ends))):
-        place[ends[e] + one] += one
+        next_free[ends[e] + one] += one
     for s in range(n_sources):
-        place[s + 1] += place[s]
-    new_indptr = place.astype(np.int64)
+        next_free[s + 1] += next_free[s]
+    new_indptr = next_free.astype(np.int64)
     targets = np.empty(len(ends), np.int32)
     for t in range(len(indptr) - 1):
         for e in range(np.uint64(indptr[t]), np.uint64(indptr[t + 1])):
-            at = place[ends[e]]
+            at = next_free[ends[e]]
             targets[at] = t
-            place[ends[e]] = at + one
+            next_free[ends[e]] = at + one
     return new_indptr, targets
 
 
 @compiled
 def transpose_weights(sources, weights, new_indptr):
     """The edges' weights in the order of `transpose`."""
-    place, new_weights = new_indptr[:-1].copy(), np.empty(len(weights), np.float32)
+    next_free, new_weights = new_indptr[:-1].copy(), np.empty(len(weights), np.float32)
     for e in range(len(sources)):
-        new_weights[place[sources[e]]] = weights[e]
-        place[sources[e]] += 1
+        new_weights[next_free[sources[e]]] = weights[e]
+        next_free[sources[e]] += 1
     return new_weights
 
 
