@@ -1,4 +1,4 @@
-"""Adam with late gradients against torch's own, given the same gradients in one piece."""
+"""Adam with deferred gradients against torch's own, given the same gradients in one piece."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from coheat.graph.adam import BLOCK, Adam, late_parts
+from coheat.graph.adam import BLOCK, Adam, deferred_parts
 from coheat.graph.bipartite import BipartiteGraph, Selection, light_gcn
 from coheat.models.layers import table
 
@@ -51,9 +51,9 @@ def test_steps_equal_those_of_torch(width: int, direct: bool) -> None:
         chosen = [selection(graph, 2 * step), selection(graph, 2 * step + 1)]
         for parameters, optimizer in ((ours, adam), (theirs, expected)):
             optimizer.zero_grad()
-            with adam.late_gradients() if optimizer is adam else nullcontext():
+            with adam.deferred_gradients() if optimizer is adam else nullcontext():
                 loss(parameters, chosen, direct).backward()  # type: ignore[no-untyped-call]
-                assert bool(late_parts(parameters[0])) == (optimizer is adam)
+                assert bool(deferred_parts(parameters[0])) == (optimizer is adam)
                 optimizer.step()
         for mine, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
@@ -69,13 +69,13 @@ def test_gradients_are_written_outside_and_after_an_error() -> None:
     adam = Adam(parameters, lr=0.01, weight_decay=0.0)
 
     def fail() -> None:
-        with adam.late_gradients():
+        with adam.deferred_gradients():
             loss(parameters, [selection(graph, 0)], direct=False).backward()  # type: ignore[no-untyped-call]
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         fail()
-    assert late_parts(parameters[0]) is None
+    assert deferred_parts(parameters[0]) is None
     adam.zero_grad()
     before = parameters[0].detach().clone()
     loss(parameters, [selection(graph, 0)], direct=False).backward()  # type: ignore[no-untyped-call]

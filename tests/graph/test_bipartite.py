@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coheat import threads
 from coheat.data.dataset import Sparse, relation
-from coheat.graph import parallel
 from coheat.graph.bipartite import (
     BipartiteGraph,
     Direction,
@@ -67,7 +67,7 @@ def gradients_of(function: Callable[..., Any], *tensors: torch.Tensor) -> list[t
 
 @pytest.mark.parametrize("small", [1, 10**9], ids=["threads", "one thread"])
 def test_product_and_gradient_equal_torch(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "SMALL", small)
+    monkeypatch.setattr(threads, "SMALL", small)
     direction = Direction(random_relation(3, 50, 40, 0.2), "symmetric")
     propagation = direction.select(np.arange(49, -1, -2), direction.draw_mask(0.4, np.random.default_rng(0)))
     x = torch.randn(40, 16)
@@ -81,7 +81,7 @@ def test_product_and_gradient_equal_torch(small: int, monkeypatch: pytest.Monkey
 def test_product_with_weights_of_their_own_equals_the_dense_one(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "SMALL", small)
+    monkeypatch.setattr(threads, "SMALL", small)
     matrix, rng = random_relation(6, 30, 20, 0.3).astype(np.float32), np.random.default_rng(2)
     matrix.data[:] = rng.standard_normal(matrix.nnz)
     dense, propagation = torch.from_numpy(matrix.toarray()), Weighted.of(matrix)
@@ -98,7 +98,7 @@ def test_product_with_weights_of_their_own_equals_the_dense_one(
 def test_convolution_and_gradient_equal_torch(
     scale: float, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "SMALL", small)
+    monkeypatch.setattr(threads, "SMALL", small)
     graph, rng = BipartiteGraph(random_relation(4, 60, 45, 0.05)), np.random.default_rng(1)
     sides = []
     for direction, rows in ((graph.left, np.arange(0, 60, 3)), (graph.right, rng.permutation(45))):
@@ -170,7 +170,7 @@ def test_no_dropout_keeps_everything_and_same_generator_same_mask() -> None:
 def test_masks_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     direction = Direction(random_relation(0, 300, 300, 0.5), "symmetric")
     whole = direction.draw_mask(0.3, np.random.default_rng(7))
-    monkeypatch.setattr(parallel, "n_threads", lambda: 1)
+    monkeypatch.setattr(threads, "n_threads", lambda: 1)
     assert np.array_equal(whole, direction.draw_mask(0.3, np.random.default_rng(7)))
 
 

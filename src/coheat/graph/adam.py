@@ -1,8 +1,8 @@
-"""Adam that need not be given a gradient in one piece.
+"""Adam that can do without a table of gradients.
 
 The gradient of a table of vectors is a sum of rows gathered along edges. Written out it is as large as the
-table: millions of numbers go to memory, and come back for the update. Within `late_gradients`, what gathers
-them is kept instead, and the update adds up the gradient of a few rows at a time and uses it in the cache.
+table: millions of numbers go to memory, and come back for the update. Within `deferred_gradients`, the inputs
+of that sum are kept instead, and the update adds up the gradient of a few rows at a time, in the cache.
 """
 
 # numba functions carry no types that mypy could use
@@ -20,56 +20,56 @@ from torch import Tensor
 
 from coheat.data.dataset import Indices
 from coheat.graph.kernels import collect, compiled
-from coheat.graph.parallel import Job, balanced_ranges, run_jobs
 from coheat.graph.propagation import Floats, array, by_kernels
+from coheat.threads import Job, balanced_ranges, run_jobs
 
 Part = tuple[Indices, npt.NDArray[np.int32], Floats, Floats, Floats, npt.NDArray[np.int32]]
 """A term of a table's gradient: what `collect` takes between its rows and its output."""
 
-LATE = "_late_parts"
+DEFERRED = "_deferred_parts"
 
 BLOCK = 256
 """Rows whose gradient is added up and used before that of the next ones."""
 
 
-def late_parts(table: Tensor) -> list[Part] | None:
-    """Where to put the parts of this table's gradient; None if it has to be written out now."""
-    parts: list[Part] | None = getattr(table, LATE, None)
+def deferred_parts(table: Tensor) -> list[Part] | None:
+    """The list that collects the parts of this table's gradient; None if it has to be written out now."""
+    parts: list[Part] | None = getattr(table, DEFERRED, None)
     return parts
 
 
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam` with the same state, which also uses late gradients."""
+    """`torch.optim.Adam` with the same state, which also takes deferred gradients."""
 
     def __init__(self, parameters: Any, lr: float, weight_decay: float):
         super().__init__(parameters, lr=lr, weight_decay=weight_decay, fused=True)
 
     @contextmanager
-    def late_gradients(self) -> Iterator[None]:
-        """In here, kernels that would write a table's gradient leave its parts to the next `step`."""
+    def deferred_gradients(self) -> Iterator[None]:
+        """Within this context kernels leave the parts of a table's gradient to the next `step`."""
         tables = [p for group in self.param_groups for p in group["params"] if _fits(p)]
         for table in tables:
-            setattr(table, LATE, [])
+            setattr(table, DEFERRED, [])
         try:
             yield
         finally:
             for table in tables:
-                delattr(table, LATE)
+                delattr(table, DEFERRED)
 
     def step(self, closure: Any = None) -> Any:
         jobs: list[Job] = []
         for group in self.param_groups:
             for table in group["params"]:
-                if parts := late_parts(table):
+                if parts := deferred_parts(table):
                     if table.grad is not None:
-                        parts.append(_written(array(table.grad)))
+                        parts.append(_as_part(array(table.grad)))
                         table.grad = None
                     jobs.append(self._update(table, parts, group))
         run_jobs(jobs)
         return super().step(closure)
 
     def _update(self, table: Tensor, parts: list[Part], group: dict[str, Any]) -> Job:
-        """Updating this table, for threads to share. Its parts are used up."""
+        """The job that updates this table; it takes over the parts."""
         state = self.state[table]
         if not state:
             state["step"] = torch.zeros(())
@@ -91,7 +91,7 @@ def _fits(table: Tensor) -> bool:
     return table.ndim == 2 and table.is_contiguous() and by_kernels(table)
 
 
-def _written(gradient: Floats) -> Part:
+def _as_part(gradient: Floats) -> Part:
     """A gradient in one piece as a part: no edges, and every row its own."""
     n = len(gradient)
     nothing = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.ones(n, np.float32), gradient

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coheat.graph import kernels
-from coheat.graph.parallel import even_ranges, run_ranges
 from coheat.graph.propagation import Propagation, Weighted, array, by_kernels
+from coheat.threads import even_ranges, run_ranges
 
 
 class _Attend(torch.autograd.Function):

@@ -20,9 +20,9 @@ from torch.nn.functional import normalize
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.graph import kernels
-from coheat.graph.adam import Part, late_parts
-from coheat.graph.parallel import Job, even_ranges, run_jobs
+from coheat.graph.adam import Part, deferred_parts
 from coheat.graph.propagation import Floats, Scaled, array, by_kernels, multiply, torch_product
+from coheat.threads import Job, even_ranges, run_jobs
 
 Mask = npt.NDArray[np.uint8]
 Weighting = Literal["symmetric", "mean"]
@@ -53,7 +53,7 @@ class Direction:
         self.all_rows = np.arange(self.n_targets, dtype=np.int64)
         self.everything = np.ones(len(self.sources), dtype=np.uint8)
         self.ones = np.ones(self.n_sources, dtype=np.float32)
-        self.source_degrees = np.bincount(self.sources, minlength=self.n_sources).astype(np.int32)
+        self.source_degrees = kernels.source_degrees(self.sources, self.everything, self.n_sources)
 
     def draw_mask(self, dropout: float, rng: np.random.Generator) -> Mask:
         """Keep each edge with probability 1 - dropout, independently."""
@@ -81,7 +81,7 @@ class Direction:
         else:
             source_degrees = self.source_degrees
             if degrees == "after":
-                source_degrees = kernels.source_degrees(self.sources, mask, source_degrees)
+                source_degrees = kernels.source_degrees(self.sources, mask, self.n_sources)
             scales = kernels.inverse_roots(target_degrees), kernels.inverse_roots(source_degrees)
         return Scaled(indptr, sources[: indptr[-1]], self.n_sources, *scales)
 
@@ -151,9 +151,9 @@ class _KernelConvolution(torch.autograd.Function):
         to_left: Rowwise,
         to_right: Rowwise,
         scale: float,
-        late: tuple[list[Part] | None, list[Part] | None],
+        deferred: tuple[list[Part] | None, list[Part] | None],
     ) -> tuple[Tensor, Tensor]:
-        ctx.late = late
+        ctx.deferred = deferred
         ctx.sides, ctx.scale, ctx.lengths = (to_left, to_right), np.float32(scale), []
         tables, outputs = (array(left), array(right)), []
         jobs: list[Job] = []
@@ -184,12 +184,12 @@ class _KernelConvolution(torch.autograd.Function):
         run_jobs(jobs)
         found: list[Tensor | None] = []
         jobs = []
-        for side, (table, late) in enumerate(zip(tables, ctx.late, strict=True)):
+        for side, (table, deferred) in enumerate(zip(tables, ctx.deferred, strict=True)):
             (rows, _), (_, p) = ctx.sides[side], ctx.sides[1 - side]
-            back, own = p.transposed, (direct[side], kernels.places(rows, len(table)))
+            back, own = p.transposed, (direct[side], kernels.positions(rows, len(table)))
             part = back.indptr, back.sources, back.target_scales, messages[1 - side], *own
-            if late is not None:
-                late.append(part)
+            if deferred is not None:
+                deferred.append(part)
                 found.append(None)
             else:
                 found.append(gradient := torch.zeros(table.shape))
@@ -220,7 +220,7 @@ def convolution(
     if not by_kernels(left):
         return torch_convolution(left, right, to_left, to_right, scale)
     outputs: tuple[Tensor, Tensor] = _KernelConvolution.apply(  # type: ignore[no-untyped-call]
-        left, right, to_left, to_right, scale, (late_parts(left), late_parts(right))
+        left, right, to_left, to_right, scale, (deferred_parts(left), deferred_parts(right))
     )
     return outputs
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
 from coheat.graph import kernels
-from coheat.graph.parallel import even_ranges, run_ranges
 from coheat.graph.propagation import array, by_kernels
+from coheat.threads import even_ranges, run_ranges
 
 SLOPE = 0.01
 """Slope of the leaky rectifier below 0."""

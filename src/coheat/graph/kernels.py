@@ -3,20 +3,18 @@
 All arrays are C-contiguous; ranges [start, stop) are what one thread does (see `parallel`). Names:
 a *target* row receives a weighted sum of *source* rows; `indptr[t]:indptr[t + 1]` are its edges.
 
-The loops over all edges use places without a sign: Python counts negative ones from the end, and asking for
-each place whether it is negative takes a third of such a loop's time.
+The loops over all edges use unsigned indices: a negative index counts from the end in Python, and checking
+the sign of each one takes a third of such a loop's time.
 """
 
 # numba functions carry no types that mypy could use
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
-from coheat.graph.registers import LANES, Weighing, fetch_row, lowest_bit, row_sum
+from coheat.graph.fetching import AHEAD, fetch_row
 
 SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
@@ -53,26 +51,11 @@ def draw_mask(start, stop, low_key, high_key, threshold, mask):
 
 
 @compiled
-def source_degrees(sources, mask, whole_degrees):
-    """Number of kept edges that leave each source: all its edges, less those dropped.
-
-    Usually fewer are dropped than stay, and in words of 64 bits they are found without looking at the others.
-    """
-    degrees, ends, one = whole_degrees.copy(), sources.view(np.uint32), np.uint64(1)
-    n_words = len(mask) // 64
-    eights = mask[: n_words * 64].view(np.uint64)
-    for word in range(np.uint64(n_words)):
-        dropped = np.uint64(0)
-        for part in range(np.uint64(8)):
-            eight = eights[np.uint64(8) * word + part] ^ np.uint64(0x0101010101010101)
-            # The product moves the lowest bits of the eight bytes next to each other, to the top.
-            bits = (eight * np.uint64(0x0102040810204080)) >> np.uint64(56)
-            dropped |= bits << (np.uint64(8) * part)
-        while dropped != np.uint64(0):
-            degrees[ends[np.uint64(64) * word + lowest_bit(dropped)]] -= 1
-            dropped &= dropped - one
-    for e in range(n_words * 64, len(mask)):
-        degrees[ends[e]] -= 1 - mask[e]
+def source_degrees(sources, mask, n_sources):
+    """Number of kept edges that leave each source."""
+    degrees, ends = np.zeros(n_sources, np.int32), sources.view(np.uint32)
+    for e in range(np.uint64(len(ends))):
+        degrees[ends[e]] += mask[e]
     return degrees
 
 
@@ -95,11 +78,11 @@ def inverses(degrees):
 
 
 @compiled
-def places(rows, n):
-    """For each number below n, where it stands in `rows`; -1 where it does not."""
+def positions(rows, n):
+    """For each number below n its position in `rows`; -1 where it is not among them."""
     found = np.full(n, -1, np.int32)
-    for place in range(len(rows)):
-        found[rows[place]] = place
+    for position in range(len(rows)):
+        found[rows[position]] = position
     return found
 
 
@@ -107,16 +90,16 @@ def places(rows, n):
 def compact(rows, indptr, sources, mask, new_indptr, new_sources):
     """Copy the kept edges of the chosen targets to one dense list, and note where each target's begin.
 
-    Every edge is written and the place moves on only where it stays: a branch on the mask would be guessed
-    wrong half of the time. So `new_sources` has to have room for one more edge than stay.
+    Every edge is written, and the next one overwrites it unless it stays: a branch on the mask would be
+    mispredicted half of the time. So `new_sources` needs room for one more edge than stay.
     """
-    place = np.uint64(0)
+    end = np.uint64(0)
     for r in range(len(rows)):
-        new_indptr[r] = np.int64(place)
+        new_indptr[r] = np.int64(end)
         for e in range(np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])):
-            new_sources[place] = sources[e]
-            place += np.uint64(mask[e])
-    new_indptr[len(rows)] = np.int64(place)
+            new_sources[end] = sources[e]
+            end += np.uint64(mask[e])
+    new_indptr[len(rows)] = np.int64(end)
 
 
 @compiled
@@ -142,44 +125,48 @@ def renumber(sources, n_sources):
 
 @compiled
 def distinct(ids, n):
-    """The distinct ones among ids below n in ascending order, the place of each id among them, and counts."""
+    """The distinct ids (all below n) in ascending order, the position of each id among them, and counts."""
     counts = np.zeros(n, np.int64)
     for i in ids:
         counts[i] += 1
     found = np.flatnonzero(counts)
-    place = np.empty(n, np.int64)
-    for at in range(len(found)):
-        place[found[at]] = at
-    return found, place[ids], counts[found]
+    position = np.empty(n, np.int64)
+    for p in range(len(found)):
+        position[found[p]] = p
+    return found, position[ids], counts[found]
 
 
-def _sum_of_rows(weighing: Weighing) -> Any:
-    """A compiled function: row = sum over edges first to end of w * x[source].
-
-    The weight w is factors[edge], factors[source] or 1. Columns are taken by 64, then by 8, then singly: what
-    is summed up stays in registers.
-    """
-    by_64, by_8, by_1 = row_sum(weighing, 8), row_sum(weighing, 1), row_sum(weighing, 1, lanes=1)
-
-    @_part_of_compiled
-    def sum_rows(first, end, sources, factors, x, row):
-        column, width = 0, x.shape[1]
-        while column + 8 * LANES <= width:
-            by_64(x, column, sources, factors, first, end, row)
-            column += 8 * LANES
-        while column + LANES <= width:
-            by_8(x, column, sources, factors, first, end, row)
-            column += LANES
-        while column < width:
-            by_1(x, column, sources, factors, first, end, row)
-            column += 1
-
-    return sum_rows
+@_part_of_compiled
+def _sum_weighted(first, end, sources, weights, x, row):
+    """row = sum over edges first to end of weights[edge] * x[source]."""
+    row[:] = 0
+    for e in range(first, end):
+        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
+        source, weight = x[sources[e]], weights[e]
+        for j in range(len(row)):
+            row[j] += weight * source[j]
 
 
-_sum_weighted = _sum_of_rows("edge")
-_sum_scaled = _sum_of_rows("source")
-_sum_plain = _sum_of_rows("none")
+@_part_of_compiled
+def _sum_scaled(first, end, sources, scales, x, row):
+    """row = sum over edges first to end of scales[source] * x[source]."""
+    row[:] = 0
+    for e in range(first, end):
+        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
+        source, scale = x[sources[e]], scales[sources[e]]
+        for j in range(len(row)):
+            row[j] += scale * source[j]
+
+
+@_part_of_compiled
+def _sum_plain(first, end, sources, x, row):
+    """row = sum over edges first to end of x[source]."""
+    row[:] = 0
+    for e in range(first, end):
+        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
+        source = x[sources[e]]
+        for j in range(len(row)):
+            row[j] += source[j]
 
 
 @compiled
@@ -209,7 +196,6 @@ def convolve(start, stop, rows, indptr, sources, target_scales, source_scales, b
     """
     width = x.shape[1]
     for t in range(start, stop):
-        fetch_row(base, rows[min(t + 1, stop - 1)])
         row, own = out[t], base[rows[t]]
         _sum_scaled(indptr[t], indptr[t + 1], sources, source_scales, x, row)
         total = np.float32(0.0)
@@ -232,7 +218,6 @@ def convolve_backward(start, stop, rows, target_scales, base, scale, out, length
     """
     width = gradient.shape[1]
     for t in range(start, stop):
-        fetch_row(base, rows[min(t + 4, stop - 1)])
         g, own, full, to_sum = gradient[t], base[rows[t]], out[t], message[t]
         inner, factor = np.float32(0.0), scale * target_scales[t]
         if scale == 0 and lengths[t] > SHORT:
@@ -252,7 +237,7 @@ def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, f
     width, sums = x.shape[1], np.empty(x.shape[1], np.float32)
     for t in range(start, stop):
         row, scale = out[t - first], target_scales[t]
-        _sum_plain(indptr[t], indptr[t + 1], sources, target_scales, x, sums)
+        _sum_plain(indptr[t], indptr[t + 1], sources, x, sums)
         for j in range(width):
             row[j] += scale * sums[j]
         if direct_at[t] >= 0:
@@ -372,28 +357,28 @@ def softmax_rows_backward(start, stop, indptr, weights, gradient, found):
 @compiled
 def transpose(indptr, sources, n_sources):
     """The same edges grouped by source (a counting sort): where each source's begin, and their targets."""
-    place, ends, one = np.zeros(n_sources + 1, np.uint32), sources.view(np.uint32), np.uint32(1)
+    next_free, ends, one = np.zeros(n_sources + 1, np.uint32), sources.view(np.uint32), np.uint32(1)
     for e in range(np.uint64(len(ends))):
-        place[ends[e] + one] += one
+        next_free[ends[e] + one] += one
     for s in range(n_sources):
-        place[s + 1] += place[s]
-    new_indptr = place.astype(np.int64)
+        next_free[s + 1] += next_free[s]
+    new_indptr = next_free.astype(np.int64)
     targets = np.empty(len(ends), np.int32)
     for t in range(len(indptr) - 1):
         for e in range(np.uint64(indptr[t]), np.uint64(indptr[t + 1])):
-            at = place[ends[e]]
+            at = next_free[ends[e]]
             targets[at] = t
-            place[ends[e]] = at + one
+            next_free[ends[e]] = at + one
     return new_indptr, targets
 
 
 @compiled
 def transpose_weights(sources, weights, new_indptr):
     """The edges' weights in the order of `transpose`."""
-    place, new_weights = new_indptr[:-1].copy(), np.empty(len(weights), np.float32)
+    next_free, new_weights = new_indptr[:-1].copy(), np.empty(len(weights), np.float32)
     for e in range(len(sources)):
-        new_weights[place[sources[e]]] = weights[e]
-        place[sources[e]] += 1
+        new_weights[next_free[sources[e]]] = weights[e]
+        next_free[sources[e]] += 1
     return new_weights
 
 

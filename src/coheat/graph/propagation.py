@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.graph import kernels
-from coheat.graph.parallel import balanced_ranges, run_ranges
+from coheat.threads import balanced_ranges, run_ranges
 
 Floats = npt.NDArray[np.float32]
 

@@ -240,7 +240,7 @@ class TwoViewModel(PreparingModel):
     def step(self, batch: Prepared, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
         (optimizer,) = optimizers
         assert isinstance(optimizer, Adam)
-        with one_torch_thread(), optimizer.late_gradients():
+        with one_torch_thread(), optimizer.deferred_gradients():
             return super().step(batch, optimizers)
 
     def history_view(self, selection: Selection) -> tuple[Tensor, Tensor]:
