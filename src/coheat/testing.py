@@ -55,11 +55,17 @@ def ids() -> st.SearchStrategy[str]:
     return st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 
 
+def _moments() -> st.SearchStrategy[float]:
+    """Unix seconds of something that happened to a bundle, or NaN for not known."""
+    return st.integers(0, 10**6).map(float) | st.just(float("nan"))
+
+
 @st.composite
 def bundle_data(
     draw: st.DrawFn,
     min_interactions: int = 0,
     timestamps: bool = False,
+    launched: bool = False,
     max_users: int = 8,
     max_bundles: int = 8,
     max_items: int = 8,
@@ -98,4 +104,5 @@ def bundle_data(
         some_relation(users, items),
         some_relation(bundles, items),
         np.array(draw(times), dtype=np.int64) if timestamps else None,
+        np.array(draw(st.lists(_moments(), min_size=bundles, max_size=bundles))) if launched else None,
     )

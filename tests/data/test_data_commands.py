@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def shop(tmp_path: Path) -> Path:
 def test_synth_writes_the_world_of_its_seed(file_format: str, tmp_path: Path) -> None:
     told = run_json("synth", *COUNTS, *PAIRS, "--out", tmp_path / "new", "--format", file_format)
     assert told["user_bundle"] == 400
-    assert read_data(tmp_path / "new").fingerprint == WORLD.fingerprint
+    # The text layout has no place for the times of interactions.
+    expected = WORLD if file_format == "parquet" else replace(WORLD, timestamps=None, launched=None)
+    assert read_data(tmp_path / "new").fingerprint == expected.fingerprint
 
 
 def test_synth_like_a_preset_with_another_count(tmp_path: Path) -> None:

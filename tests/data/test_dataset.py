@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,14 +94,59 @@ def test_a_vocabulary_refuses_empty_and_repeated_ids() -> None:
         Vocabulary(["a", "b", "c", "b"], "item")
 
 
-@settings(deadline=None)
-@given(bundle_data(), bundle_data())
-def test_equal_fingerprints_mean_equal_data(one: BundleData, other: BundleData) -> None:
-    def content(data: BundleData) -> object:
-        relations = (data.user_bundle, data.user_item, data.bundle_item)
-        return (data.users, data.bundles, data.items, [m.toarray().tolist() for m in relations])
+def content(data: BundleData) -> object:
+    """Everything that data hold, as plain Python; a field that this leaves out is found by the next test."""
+    relations = (data.user_bundle, data.user_item, data.bundle_item)
+    moments = (data.timestamps, data.launched)
+    return (
+        [list(vocabulary.ids) for vocabulary in (data.users, data.bundles, data.items)],
+        [matrix.toarray().tolist() for matrix in relations],
+        [None if known is None else str(known.tolist()) for known in moments],
+    )
 
+
+some_data = bundle_data() | bundle_data(timestamps=True) | bundle_data(launched=True)
+
+
+@settings(deadline=None)
+@given(some_data, some_data)
+def test_equal_fingerprints_mean_equal_data(one: BundleData, other: BundleData) -> None:
     assert (one.fingerprint == other.fingerprint) == (content(one) == content(other))
+
+
+CHANGES: dict[str, Any] = {
+    "users": Vocabulary(["ann", "eve"], "user"),
+    "bundles": Vocabulary(["sun", "toy"], "bundle"),
+    "items": Vocabulary(["cup", "hat", "pan"], "item"),
+    "user_bundle": relation([0, 1, 1], [1, 0, 1], (2, 2)),
+    "user_item": relation([0, 1], [0, 0], (2, 3)),
+    "bundle_item": relation([0, 1, 1], [0, 0, 2], (2, 3)),
+    "timestamps": np.array([1, 2, 4]),
+    "launched": np.array([np.nan, 6.0]),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(BundleData)])
+def test_a_change_of_any_field_changes_the_fingerprint(name: str) -> None:
+    """Resuming and caches go by it. A new field needs a line in CHANGES."""
+    whole = replace(SHOP, timestamps=np.array([1, 2, 3]), launched=np.array([5.0, np.nan]))
+    changed = replace(whole, **{name: CHANGES[name]})
+    assert changed.fingerprint != whole.fingerprint
+    if getattr(SHOP, name) is None:
+        without: dict[str, Any] = {name: None}
+        assert replace(whole, **without).fingerprint != whole.fingerprint
+
+
+def test_data_without_times_keep_the_fingerprint_of_earlier_versions() -> None:
+    """Runs and caches made before times counted are still recognised."""
+    assert SHOP.fingerprint.startswith("483d9d207be291ba")
+
+
+def test_there_are_several_nans_and_zeros_but_one_fingerprint() -> None:
+    other_nan = np.array([0x7FF8000000000001], dtype=np.uint64).view(np.float64)[0]
+    one, other = np.array([np.nan, 0.0]), np.array([other_nan, -0.0])
+    assert one.tobytes() != other.tobytes()
+    assert replace(SHOP, launched=one).fingerprint == replace(SHOP, launched=other).fingerprint
 
 
 def test_a_bundle_that_nobody_took_is_new_unless_it_is_known_to_be_old() -> None:

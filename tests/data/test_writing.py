@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,8 @@ def test_splits_are_read_back_exactly(layout: str, scenario: str, tmp_path: Path
     assert has_split(tmp_path / "split")
     again = read_split(tmp_path / "split")
     assert (again.scenario, again.seed) == (scenario, 3)
-    assert again.train.fingerprint == made.train.fingerprint
+    untimed = replace(made.train, timestamps=None, launched=None)  # what the text layout can hold
+    assert again.train.fingerprint == (made.train if layout == "tables" else untimed).fingerprint
     for part, matrix in made.parts.items():
         assert (again.parts[part] != matrix).nnz == 0
     if layout == "tables":

@@ -125,6 +125,11 @@ def check_relation(name: str, matrix: Sparse, shape: tuple[int, int]) -> None:
         raise DataError(f"{name} has repeated or unsorted columns; build it with coheat.data.relation")
 
 
+def _one_nan(moments: Moments) -> Moments:
+    """The same moments with one spelling of NaN and of zero, of which floating point has several."""
+    return np.where(np.isnan(moments), np.nan, moments.astype(np.float64)) + 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class BundleData:
     """Users, bundles, items and the three relations between them.
@@ -211,7 +216,7 @@ class BundleData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of ids and relations: two data sets with the same fingerprint are the same."""
+        """A digest of everything the data hold: two data sets with the same fingerprint are the same."""
         digest = hashlib.sha256()
         for vocabulary in (self.users, self.bundles, self.items):
             digest.update(f"{vocabulary.kind}:{len(vocabulary)}".encode())
@@ -219,6 +224,11 @@ class BundleData:
                 digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
         for matrix in (self.user_bundle, self.user_item, self.bundle_item):
             digest.update(matrix.indptr.tobytes() + matrix.indices.tobytes())
+        # What is not known adds nothing, so that data without times keep the fingerprint they always had.
+        if self.timestamps is not None:
+            digest.update(b"timestamps" + self.timestamps.astype(np.int64).tobytes())
+        if self.launched is not None:
+            digest.update(b"launched" + _one_nan(self.launched).tobytes())
         return digest.hexdigest()
 
     def with_user_bundle(self, user_bundle: Sparse, timestamps: Indices | None = None) -> BundleData:
