@@ -44,7 +44,7 @@ def test_synth_writes_the_world_of_its_seed(file_format: str, tmp_path: Path) ->
     told = run_json("synth", *COUNTS, *PAIRS, "--out", tmp_path / "new", "--format", file_format)
     assert told["user_bundle"] == 400
     # The text layout has no place for the times of interactions.
-    expected = WORLD if file_format == "parquet" else replace(WORLD, timestamps=None, launched=None)
+    expected = WORLD if file_format == "parquet" else replace(WORLD, timestamps=None)
     assert read_data(tmp_path / "new").fingerprint == expected.fingerprint
 
 

@@ -15,6 +15,7 @@ from coheat.errors import ConfigError
 
 if TYPE_CHECKING:
     from coheat.data import BundleData, Split
+    from coheat.data.stats import Stats
 
 data_app = typer.Typer(name="data", help="Check, describe, split and make up data.", no_args_is_help=True)
 app.add_typer(data_app)
@@ -118,8 +119,24 @@ def stats(
         f"top 20%: {found.top_20_percent_share:.0%}, Gini {found.gini:.2f}; "
         f"{found.bundles_without_interactions:,} bundles without any"
     )
+    for line in _what_is_dated(found):
+        _say(line)
     if plot is not None:
         _say(f"drawn: {plot}")
+
+
+def _what_is_dated(found: Stats) -> list[str]:
+    """What the data tell of times and of exposure; nothing where they tell nothing."""
+    lines = []
+    if found.first_interaction is not None:
+        also = ", user-item pairs dated too" if found.user_item_dated else ""
+        lines.append(f"interactions from {found.first_interaction} to {found.last_interaction}{also}")
+    if found.bundles_with_launch or found.bundles_with_end:
+        launches, ends = (f"{n:,}" for n in (found.bundles_with_launch, found.bundles_with_end))
+        lines.append(f"on offer: the launch of {launches} bundles is known, the end of {ends}")
+    if found.showings:
+        lines.append(f"shown: {found.showings:,} times")
+    return lines
 
 
 @data_app.command()

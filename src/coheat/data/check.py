@@ -28,7 +28,11 @@ What is found, and what comes of it:
 | research text: sizes missing or not three integers        | error                                          |
 | timestamp missing or not a time                           | error with the rows                            |
 | timestamp that looks like milliseconds                    | warning                                        |
-| `launched` in the list of bundles: not a time             | error with the rows; empty is "not known"      |
+| `launched` or `ends` in the list of bundles: not a time   | error with the rows; empty is "not known"      |
+| end of a bundle before its launch                         | kept; warning with the rows                    |
+| interaction while its bundle was not on offer             | kept; note                                     |
+| `shown`: bundle that no other table has                   | error with the rows                            |
+| `shown`: user whom no other table has                     | added; warning                                 |
 | pair repeated                                             | dropped and counted; warning                   |
 | pair in two parts of a split                              | error with the rows                            |
 | `user_bundle` beside the parts of a split                 | not read; warning                              |
@@ -90,5 +94,7 @@ def check(directory: str | Path) -> CheckReport:
         counts = {"users": len(world.users), "bundles": len(world.bundles), "items": len(world.items)}
         for part, interactions in world.parts.items():
             counts["user_bundle" if part == "all" else part] = int(interactions.matrix.nnz)
-        counts |= {"user_item": int(world.user_item.nnz), "bundle_item": int(world.bundle_item.nnz)}
+        counts |= {"user_item": int(world.user_item.matrix.nnz), "bundle_item": int(world.bundle_item.nnz)}
+        if world.shown is not None:
+            counts["shown"] = len(world.shown)
     return CheckReport(place, tuple(problems.found), counts)

@@ -1,11 +1,12 @@
 """Reading a directory: what stands in it decides how it is read.
 
 Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv, with columns named
-`user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in `user_bundle`. Instead of
+`user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in the first two. Instead of
 `user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`, `user_bundle_test`. Optional
 tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the order of the ids;
-without them ids are sorted, so the order of rows never matters. `bundles` may have a column `launched`:
-since when a bundle is on offer, so that one that nobody took for long is not taken for new.
+without them ids are sorted, so the order of rows never matters. `bundles` may have columns `launched` and
+`ends`: since and until when a bundle is on offer, so that one that nobody took for long is not taken for
+new. An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who was shown what.
 
 Research text: see `coheat.data.research`.
 """
@@ -24,10 +25,11 @@ import pyarrow.parquet as parquet
 from coheat.data import research
 from coheat.data.dataset import BundleData
 from coheat.data.problems import Problems
+from coheat.data.sources import Source
 from coheat.data.split import PARTS, Split
-from coheat.data.tables import KINDS, PAIR_TABLES, Source, world_from_tables
+from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN, world_from_tables
 from coheat.data.text import read_text
-from coheat.data.world import World
+from coheat.data.world import SplitFacts, World
 from coheat.errors import DataError
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
@@ -47,7 +49,7 @@ def read_split(directory: str | Path) -> Split:
             f"{directory}: it holds no split; name a scenario, or make a split with "
             f"`coheat data split {directory} --scenario cold --out SPLIT`"
         )
-    return reading.world.split(reading.scenario, reading.seed)
+    return reading.world.split(reading.facts)
 
 
 def has_split(directory: str | Path) -> bool:
@@ -73,8 +75,7 @@ class Reading:
     """What a directory holds: a world, and the facts about its split where it tells them."""
 
     world: World
-    scenario: str = "published"
-    seed: int | None = None
+    facts: SplitFacts
 
 
 def _read(directory: Path) -> Reading:
@@ -93,11 +94,11 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
             return None
         reader = _read_tables if layout.kind == "tables" else research.read_world
         world = reader(directory, layout.parts, problems)
-        scenario, seed = _split_facts(directory, problems)
+        facts = _split_facts(directory, problems)
     except OSError as error:
         problems.error("", f"reading failed: {error}")
         return None
-    return None if world is None else Reading(world, scenario, seed)
+    return None if world is None else Reading(world, facts)
 
 
 def find_layout(directory: Path, problems: Problems) -> Layout | None:
@@ -140,27 +141,34 @@ def _where_tables_are(directory: Path) -> str:
     return "expected: user_bundle, user_item, bundle_item as .parquet, .csv or .tsv"
 
 
-def _split_facts(directory: Path, problems: Problems) -> tuple[str, int | None]:
-    """Scenario and seed, where `write_tables` or `write_research` left them."""
+def _split_facts(directory: Path, problems: Problems) -> SplitFacts:
+    """What `write_tables` or `write_research` left about the split."""
     path = directory / SPLIT_FACTS
     if not path.is_file():
-        return "published", None
+        return SplitFacts()
     try:
         facts: Any = json.loads(path.read_text(encoding="utf-8"))
-        scenario, seed = facts["scenario"], facts["seed"]
-        if isinstance(scenario, str) and (seed is None or isinstance(seed, int)):
-            return scenario, seed
-    except (ValueError, KeyError, TypeError):
+        scenario, seed, as_of = facts["scenario"], facts["seed"], facts.get("as_of")
+        if (
+            isinstance(scenario, str)
+            and (seed is None or isinstance(seed, int))
+            and (as_of is None or isinstance(as_of, int | float))
+        ):
+            return SplitFacts(scenario, seed, as_of)
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     problems.error(
         SPLIT_FACTS, 'it must hold {"scenario": text, "seed": number or null}', "mend or delete it"
     )
-    return "published", None
+    return SplitFacts()
 
 
 def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
     names = {**parts, "user_item": "user_item", "bundle_item": "bundle_item"}
     sources = {name: _open(directory, stem, problems) for name, stem in names.items()}
+    shown = _open(directory, SHOWN, problems, optional=True)
+    if shown is not None:
+        sources[SHOWN] = shown
     id_lists = {kind: _open(directory, f"{kind}s", problems, optional=True) for kind in KINDS}
     known_ids = {kind: source for kind, source in id_lists.items() if source is not None}
     return world_from_tables(sources, known_ids, problems)
