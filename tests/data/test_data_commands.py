@@ -114,6 +114,8 @@ def test_stats_prints_table_1_a_sketch_and_draws_when_asked(shop: Path, tmp_path
         ("time", []),
         ("time", ["--times", "2024-01-01", "2024-06-01"]),
         ("warm", ["--ratios", "8:1:1"]),
+        ("warm-up", []),
+        ("warm-up", ["--at-least", "12", "--format", "research"]),
     ],
 )
 def test_split_writes_what_it_reports(scenario: str, more: list[str], shop: Path, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def _what_is_dated(found: Stats) -> list[str]:
 @data_app.command()
 def split(
     directory: Path = DIRECTORY,
-    scenario: str = typer.Option(..., help="warm, cold, all, cold-ratio or time."),
+    scenario: str = typer.Option(..., help="warm, cold, all, cold-ratio, time or warm-up."),
     out: Path = typer.Option(..., metavar="DIR", help="Where to write the split."),
     seed: int = SEED,
     ratios: str = typer.Option("7:1:2", help="train : validation : test."),
@@ -152,6 +152,9 @@ def split(
     times: tuple[str, str] | None = typer.Option(
         None, metavar="T1 T2", help="time: when validation and test begin (dates or Unix seconds)."
     ),
+    at_least: int | None = typer.Option(
+        None, min=2, help="warm-up: takers that a bundle must have to be thinned; 20, fewer in small data."
+    ),
     file_format: Format = FORMAT,
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
@@ -159,7 +162,8 @@ def split(
     """Divide the interactions in DIR into train, validation and test.
 
     warm: interactions at random. cold: bundles at random. all: half of validation and test from bundles
-    that are not in training. cold-ratio: a chosen share of them. time: later interactions judge.
+    that are not in training. cold-ratio: a chosen share of them. time: later interactions judge. warm-up:
+    some bundles keep only 0, 1, 2, 4, 8 or 16 of their takers, as if they were just launched.
 
     Examples:
 
@@ -168,13 +172,21 @@ def split(
         coheat data split shop --scenario cold-ratio --cold-share 0.3 --out shop-30
 
         coheat data split shop --scenario time --times 2024-05-01 2024-06-01 --out shop-may
+
+        coheat data split shop --scenario warm-up --out shop-young
     """
     from coheat.data import read_data
     from coheat.data.split import split as divide
 
     with _working(f"splitting {directory}", as_json):
         made = divide(
-            read_data(directory), scenario, seed, _numbers(ratios), cold_share, times and _moments(times)
+            read_data(directory),
+            scenario,
+            seed,
+            _numbers(ratios),
+            cold_share,
+            times and _moments(times),
+            at_least,
         )
         _write(made, out, file_format, overwrite)
     report = made.report()
@@ -194,7 +206,32 @@ def split(
         share = [f"{row['cold_interaction_share']:.1%}"] if cold else []
         table.add_row(part, *(f"{count:,}" for count in counts), *cold, *share)
     console.print(table)
+    if "warm_up" in report:
+        _show_levels(report["warm_up"])
     _say(f"written: {out}")
+
+
+def _show_levels(report: dict[str, Any]) -> None:
+    """How many bundles keep how many takers, and how many of their takers are held out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from coheat.data.warm_up import AT_LEAST
+
+    table = Table("takers kept", title="thinned bundles", title_style="bold", box=SIMPLE_HEAD)
+    for column in ("bundles", "validation", "test"):
+        table.add_column(column, justify="right")
+    for level, counts in report["levels"].items():
+        table.add_row(level, *(f"{counts[name]:,}" for name in ("bundles", "validation", "test")))
+    console.print(table)
+    least = report["at_least"]
+    _say(f"thinned: some of the bundles with {least} takers and more")
+    if least < AT_LEAST:
+        _say(
+            f"  {AT_LEAST} is usual, but too few bundles here have so many; levels without bundles are those "
+            "that leave nothing to hold out",
+            style="dim",
+        )
 
 
 @data_app.command()

@@ -346,3 +346,13 @@ class BundleData:
     def with_user_bundle(self, user_bundle: Sparse, timestamps: Indices | None = None) -> BundleData:
         """The same world with other interactions: how a split makes its training part."""
         return replace(self, user_bundle=user_bundle, timestamps=timestamps)
+
+    def with_user_item(self, kept: npt.NDArray[np.bool_]) -> BundleData:
+        """The same world with only the user-item pairs marked `kept`, in CSR order."""
+        users, items = pairs(self.user_item)
+        times = None if self.item_timestamps is None else self.item_timestamps[kept]
+        return replace(
+            self,
+            user_item=relation(users[kept], items[kept], self.user_item.shape),
+            item_timestamps=times,
+        )

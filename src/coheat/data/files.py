@@ -13,27 +13,26 @@ Research text: see `coheat.data.research`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from coheat.data import research
 from coheat.data.dataset import BundleData
+from coheat.data.facts import SplitFacts, check_levels, read_facts
 from coheat.data.problems import Problems
 from coheat.data.sources import Source
 from coheat.data.split import PARTS, Split
 from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN, world_from_tables
 from coheat.data.text import read_text
-from coheat.data.world import SplitFacts, World
+from coheat.data.world import World
 from coheat.errors import DataError
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
-SPLIT_FACTS = "split.json"
 
 
 def read_data(directory: str | Path) -> BundleData:
@@ -94,7 +93,10 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
             return None
         reader = _read_tables if layout.kind == "tables" else research.read_world
         world = reader(directory, layout.parts, problems)
-        facts = _split_facts(directory, problems)
+        facts = read_facts(directory, problems)
+        if world is not None and layout.is_split:
+            taken = world.parts["train"].matrix.indices
+            check_levels(facts, world.bundles, np.bincount(taken, minlength=len(world.bundles)), problems)
     except OSError as error:
         problems.error("", f"reading failed: {error}")
         return None
@@ -139,28 +141,6 @@ def _where_tables_are(directory: Path) -> str:
         if find_layout(below, Problems()) is not None:
             return f"did you mean {below}?"
     return "expected: user_bundle, user_item, bundle_item as .parquet, .csv or .tsv"
-
-
-def _split_facts(directory: Path, problems: Problems) -> SplitFacts:
-    """What `write_tables` or `write_research` left about the split."""
-    path = directory / SPLIT_FACTS
-    if not path.is_file():
-        return SplitFacts()
-    try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
-        scenario, seed, as_of = facts["scenario"], facts["seed"], facts.get("as_of")
-        if (
-            isinstance(scenario, str)
-            and (seed is None or isinstance(seed, int))
-            and (as_of is None or isinstance(as_of, int | float))
-        ):
-            return SplitFacts(scenario, seed, as_of)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    problems.error(
-        SPLIT_FACTS, 'it must hold {"scenario": text, "seed": number or null}', "mend or delete it"
-    )
-    return SplitFacts()
 
 
 def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:

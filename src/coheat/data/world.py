@@ -19,6 +19,7 @@ from coheat.data.dataset import (
     pairs,
     relation,
 )
+from coheat.data.facts import SplitFacts
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 from coheat.data.split import PARTS, Split
 
@@ -81,7 +82,15 @@ class World:
     def split(self, facts: SplitFacts) -> Split:
         train, validation, test = (self.parts[name] for name in PARTS)
         world = replace(self._with(train), as_of=facts.as_of)
-        return Split(world, validation.matrix, test.matrix, facts.scenario, facts.seed)
+        return Split(
+            world,
+            validation.matrix,
+            test.matrix,
+            facts.scenario,
+            facts.seed,
+            facts.times,
+            facts.warm_up(self.bundles),
+        )
 
     def _with(self, interactions: Interactions) -> BundleData:
         return BundleData(
@@ -97,15 +106,6 @@ class World:
             self.user_item.timestamps,
             self.shown,
         )
-
-
-@dataclass(frozen=True)
-class SplitFacts:
-    """What a directory tells about its split beside the parts themselves."""
-
-    scenario: str = "published"
-    seed: int | None = None
-    as_of: float | None = None
 
 
 def build_world(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,8 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
 from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, Vocabulary, pairs
-from coheat.data.files import SPLIT_FACTS, SUFFIXES
+from coheat.data.facts import SPLIT_FACTS, write_facts
+from coheat.data.files import SUFFIXES
 from coheat.data.research import PART_FILES, UNSPLIT_FILE
 from coheat.data.split import PARTS, Split
 from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN
@@ -41,7 +41,8 @@ def write_tables(data: BundleData | Split, directory: str | Path, overwrite: boo
             _write_ids(target, vocabulary, world)
         if world.shown is not None:
             _write_shown(target / f"{SHOWN}.parquet", world, world.shown)
-        _write_facts(target, data)
+        if isinstance(data, Split):
+            write_facts(target, data)
 
 
 def write_research(
@@ -67,7 +68,8 @@ def write_research(
             numbered = vocabulary.ids == tuple(map(str, range(len(vocabulary))))
             if not numbered or (vocabulary.kind == "bundle" and _offer_times(world)):
                 _write_ids(target, vocabulary, world)
-        _write_facts(target, data)
+        if isinstance(data, Split):
+            write_facts(target, data)
 
 
 def _interactions(data: BundleData | Split) -> dict[str, tuple[Sparse, Indices | None]]:
@@ -160,11 +162,3 @@ def _write_integers(path: Path, matrix: Sparse) -> None:
     rows, columns = pairs(matrix)
     options = csv.WriteOptions(include_header=False, delimiter="\t")
     csv.write_csv(pa.table({"row": rows, "column": columns}), path, options)
-
-
-def _write_facts(directory: Path, data: BundleData | Split) -> None:
-    if isinstance(data, Split):
-        facts: dict[str, Any] = {"scenario": data.scenario, "seed": data.seed}
-        if data.train.as_of is not None:
-            facts["as_of"] = data.train.as_of
-        (directory / SPLIT_FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")
