@@ -69,6 +69,8 @@ def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
             _say(f"  {problem.hint}", style="dim")
     if report.counts:
         _say(", ".join(f"{count:,} {name}" for name, count in report.counts.items()))
+    if report.leakage is not None and report.leakage.pairs:
+        _say(str(report.leakage))
     found = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
     _say(f"{'usable' if report.ok else 'not usable'}: {found}", style="bold")
     raise typer.Exit(0 if report.ok else 1)
@@ -155,6 +157,9 @@ def split(
     at_least: int | None = typer.Option(
         None, min=2, help="warm-up: takers that a bundle must have to be thinned; 20, fewer in small data."
     ),
+    clean: bool = typer.Option(
+        False, "--without-leaks", help="Take out of user_item what only held-out bundles explain."
+    ),
     file_format: Format = FORMAT,
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
@@ -176,6 +181,7 @@ def split(
         coheat data split shop --scenario warm-up --out shop-young
     """
     from coheat.data import read_data
+    from coheat.data.leaks import without_leaks
     from coheat.data.split import split as divide
 
     with _working(f"splitting {directory}", as_json):
@@ -188,10 +194,13 @@ def split(
             times and _moments(times),
             at_least,
         )
+        before = made.train.user_item.nnz
+        made = without_leaks(made) if clean else made
         _write(made, out, file_format, overwrite)
     report = made.report()
+    removed = {"user_item_removed": int(before - made.train.user_item.nnz)} if clean else {}
     if as_json:
-        print_json(report | {"out": str(out)})
+        print_json(report | removed | {"out": str(out)})
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -208,6 +217,8 @@ def split(
     console.print(table)
     if "warm_up" in report:
         _show_levels(report["warm_up"])
+    for count in removed.values():
+        _say(f"without leaks: {count:,} user-item pairs taken out")
     _say(f"written: {out}")
 
 

@@ -1,7 +1,8 @@
 """Checking a directory: everything that is wrong with it, at once.
 
-Reading and checking find the same things. Reading stops with one DataError that names the first
-errors, and passes warnings on to Python's `warnings` as `DataWarning`; `check` collects all findings.
+Reading and checking find the same things, but for leaks, which need a closer look. Reading stops with one
+DataError that names the first errors, and passes warnings on to Python's `warnings` as `DataWarning`;
+`check` collects all findings.
 Rows are numbered from 1, as an editor shows the lines of a text file (the header of a .csv is line 1).
 
 What is found, and what comes of it:
@@ -38,6 +39,7 @@ What is found, and what comes of it:
 | `user_bundle` beside the parts of a split                 | not read; warning                              |
 | bundle with interactions but no items                     | kept; warning                                  |
 | user known from one table only                            | kept; note                                     |
+| held-out bundles that give themselves away                | warning, by `check` and `train` only           |
 | id not in the optional list `users`, `bundles`, `items`   | added; warning                                 |
 | id twice in such a list                                   | counts once; warning                           |
 | `split.json` that is not readable                         | error                                          |
@@ -49,8 +51,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coheat.data.files import inspect
+from coheat.data.files import Reading, inspect
+from coheat.data.leaks import REMEDY, Leakage, leakage, leakage_before_division
 from coheat.data.problems import Problem, Problems
+from coheat.data.split import PARTS
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class CheckReport:
     directory: Path
     problems: tuple[Problem, ...]
     counts: dict[str, int] | None
+    leakage: Leakage | None = None
+    """Whether held-out interactions (where nothing is divided yet, any) give themselves away."""
 
     @property
     def errors(self) -> list[Problem]:
@@ -79,6 +85,7 @@ class CheckReport:
             "directory": str(self.directory),
             "ok": self.ok,
             "counts": self.counts,
+            "leakage": None if self.leakage is None else self.leakage.to_dict(),
             "problems": [problem.to_dict() for problem in self.problems],
         }
 
@@ -88,7 +95,7 @@ def check(directory: str | Path) -> CheckReport:
     place = Path(directory)
     problems = Problems(place)
     reading = inspect(place, problems)
-    counts = None
+    counts, leaks = None, None
     if reading is not None and not problems.of("error"):
         world = reading.world
         counts = {"users": len(world.users), "bundles": len(world.bundles), "items": len(world.items)}
@@ -97,4 +104,15 @@ def check(directory: str | Path) -> CheckReport:
         counts |= {"user_item": int(world.user_item.matrix.nnz), "bundle_item": int(world.bundle_item.nnz)}
         if world.shown is not None:
             counts["shown"] = len(world.shown)
-    return CheckReport(place, tuple(problems.found), counts)
+        leaks = _leaks(reading, problems)
+    return CheckReport(place, tuple(problems.found), counts, leaks)
+
+
+def _leaks(reading: Reading, problems: Problems) -> Leakage:
+    """How far what is to be found gives itself away; where that is too far, a warning is told."""
+    world = reading.world
+    divided = set(world.parts) == set(PARTS)
+    found = leakage(world.split(reading.facts)) if divided else leakage_before_division(world.data())
+    if found.is_suspicious:
+        problems.warning(world.user_item_source, str(found), REMEDY)
+    return found

@@ -74,6 +74,7 @@ class World:
     launched: Moments | None = None
     ends: Moments | None = None
     shown: Shown | None = None
+    user_item_source: str = "user_item"
 
     def data(self) -> BundleData:
         """All interactions, those of every part together."""
@@ -130,6 +131,7 @@ def build_world(
         evidence.launched,
         evidence.ends,
         None if shown is None else Shown(shown.rows, shown.columns, shown.timestamps),
+        user_item.source,
     )
     _report_shared(world, parts, problems)
     _report_lonely(world, parts, user_item.source, bundle_item.source, problems)
