@@ -33,11 +33,13 @@ What is found, and what comes of it:
 | end of a bundle before its launch                         | kept; warning with the rows                    |
 | interaction while its bundle was not on offer             | kept; note                                     |
 | `shown`: bundle that no other table has                   | error with the rows                            |
-| `shown`: user whom no other table has                     | added; warning                                 |
+| `shown`: users whom no other table has                    | added; warning                                 |
 | pair repeated                                             | dropped and counted; warning                   |
 | pair in two parts of a split                              | error with the rows                            |
 | `user_bundle` beside the parts of a split                 | not read; warning                              |
 | bundle with interactions but no items                     | kept; warning                                  |
+| tables without a common user, item or bundle              | error; of a few ids only, warning              |
+| tables with hardly any common user, item or bundle        | warning                                        |
 | user known from one table only                            | kept; note                                     |
 | held-out bundles that give themselves away                | warning, by `check` and `train` only           |
 | id not in the optional list `users`, `bundles`, `items`   | added; warning                                 |

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from coheat.data.columns import encode_ids, encode_timestamps
 from coheat.data.dataset import BundleData, Vocabulary
+from coheat.data.joins import FEWEST
 from coheat.data.lists import IdList, read_list
 from coheat.data.problems import Problems, counted, listed, places
 from coheat.data.sources import Source, find_column
@@ -111,12 +112,7 @@ def _merge_ids(
         own = shown.ids[shown.kinds.index(kind)]
         strangers = own.filter(pc.invert(pc.is_in(own, known)))
         if len(strangers):
-            names = listed([repr(name) for name in strangers.to_pylist()])
-            what = f"{counted(len(strangers), kind)} of {len(own)} in no other table: {names}"
-            hint = (
-                f"they become {kind}s of whom nothing else is known; mend the ids where they are misspelled"
-            )
-            problems.warning(shown.pairs.source, what, hint)
+            _report_strangers(kind, strangers, len(own), shown.pairs.source, problems)
             distinct = pa.concat_arrays([distinct, strangers])
     distinct = distinct.take(pc.sort_indices(distinct))
     if first is None:
@@ -127,6 +123,18 @@ def _merge_ids(
         what = f"{counted(len(others), f'{kind} id')} not in this list: {names}"
         problems.warning(f"{kind}s", what, "added after those that are")
     return pa.concat_arrays([first.ids, others])
+
+
+def _report_strangers(kind: str, strangers: Any, n_ids: int, source: str, problems: Problems) -> None:
+    """Ids that only the table of showings has: an error where it has no others, and more than a few."""
+    names = listed([repr(name) for name in strangers.to_pylist()])
+    if len(strangers) == n_ids >= FEWEST:
+        what = f"none of its {n_ids} {kind} ids is in any other table: {names}"
+        problems.error(source, what, f"write the ids of {kind}s in all tables in the same way")
+        return
+    what = f"{counted(len(strangers), kind)} of {n_ids} in no other table: {names}"
+    hint = f"they become {kind}s of whom nothing else is known; mend the ids where they are misspelled"
+    problems.warning(source, what, hint)
 
 
 def _positions(table: CodedTable, ids: Mapping[str, Any]) -> PairRows:

@@ -20,6 +20,7 @@ from coheat.data.dataset import (
     relation,
 )
 from coheat.data.facts import SplitFacts
+from coheat.data.joins import Side, report_join
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 from coheat.data.split import PARTS, Split
 
@@ -205,22 +206,34 @@ def _report_shared(world: World, parts: Mapping[str, PairRows], problems: Proble
 def _report_lonely(
     world: World, parts: Mapping[str, PairRows], user_item: str, bundle_item: str, problems: Problems
 ) -> None:
-    """Bundles that nothing is known about, and users that only one table knows."""
+    """Tables that do not join, bundles that nothing is known about, and users that only one table knows."""
     has_bundle = np.zeros(len(world.users), dtype=bool)
-    wanted = np.zeros(len(world.bundles), dtype=bool)
+    wanted, held, owned = (
+        np.zeros(size, dtype=bool) for size in (len(world.bundles), *[len(world.items)] * 2)
+    )
     for part in world.parts.values():
         has_bundle |= np.diff(part.matrix.indptr) > 0
         wanted[part.matrix.indices] = True
-    empty = np.flatnonzero((np.diff(world.bundle_item.indptr) == 0) & wanted)
-    if len(empty):
-        names = listed([repr(world.bundles[int(bundle)]) for bundle in empty])
-        problems.warning(
-            bundle_item,
-            f"{len(empty)} of the bundles that users have hold no item: {names}",
-            "a bundle without items can be recommended by its history only, never while it is new",
-        )
     has_item = np.diff(world.user_item.matrix.indptr) > 0
+    filled = np.diff(world.bundle_item.indptr) > 0
+    held[world.bundle_item.indices] = True
+    owned[world.user_item.matrix.indices] = True
     interactions = " + ".join(part.source for part in parts.values())
+    # Rows with errors are left out, so what is left of a table need not join.
+    joins = (
+        []
+        if problems.of("error")
+        else [
+            (world.users, Side(user_item, has_item), Side(interactions, has_bundle)),
+            (world.items, Side(user_item, owned), Side(bundle_item, held)),
+            (world.bundles, Side(bundle_item, filled), Side(interactions, wanted)),
+        ]
+    )
+    apart = [
+        vocabulary.kind for vocabulary, one, other in joins if report_join(vocabulary, one, other, problems)
+    ]
+    if "bundle" not in apart:
+        _report_empty(world, np.flatnonzero(wanted & ~filled), bundle_item, problems)
     for lonely, known, unknown in (
         (has_bundle & ~has_item, interactions, user_item),
         (has_item & ~has_bundle, user_item, interactions),
@@ -228,6 +241,16 @@ def _report_lonely(
         count = int(lonely.sum())
         if count:
             problems.note(known, f"{count} of {len(world.users)} users stand here but not in {unknown}")
+
+
+def _report_empty(world: World, empty: Indices, bundle_item: str, problems: Problems) -> None:
+    if len(empty):
+        names = listed([repr(world.bundles[int(bundle)]) for bundle in empty])
+        problems.warning(
+            bundle_item,
+            f"{len(empty)} of the bundles that users have hold no item: {names}",
+            "a bundle without items can be recommended by its history only, never while it is new",
+        )
 
 
 def _report_times(world: World, parts: Mapping[str, PairRows], problems: Problems) -> None:
