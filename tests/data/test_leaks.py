@@ -168,6 +168,15 @@ def test_split_takes_leaks_out_when_told(tmp_path: Path) -> None:
     removed = LEAKY.user_item.nnz - expected.train.user_item.nnz
     assert f"without leaks: {removed:,} user-item pairs taken out" in done.stdout
     assert check(tmp_path / "clean").warnings == []
+    # A division that is there already is kept.
+    write_tables(split(LEAKY, "all", 4), tmp_path / "divided")
+    words[1:4] = [str(tmp_path / "divided"), "--scenario", "published"]
+    assert CliRunner().invoke(data_app, [*words, str(tmp_path / "kept")]).exit_code == 0
+    kept, was = read_split(tmp_path / "kept"), split(LEAKY, "all", 4)
+    assert (kept.scenario, kept.seed) == ("all", 4)
+    assert (kept.test != was.test).nnz == 0
+    assert kept.train.fingerprint == without_leaks(was).train.fingerprint
+    words[1:4] = [str(tmp_path / "shop"), "--scenario", "warm"]
     told = CliRunner().invoke(data_app, [*words, str(tmp_path / "again"), "--json"])
     assert json.loads(told.stdout)["user_item_removed"] == removed
 

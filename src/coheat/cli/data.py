@@ -144,7 +144,9 @@ def _what_is_dated(found: Stats) -> list[str]:
 @data_app.command()
 def split(
     directory: Path = DIRECTORY,
-    scenario: str = typer.Option(..., help="warm, cold, all, cold-ratio, time or warm-up."),
+    scenario: str = typer.Option(
+        ..., help="warm, cold, all, cold-ratio, time, warm-up, or published: as DIR is divided already."
+    ),
     out: Path = typer.Option(..., metavar="DIR", help="Where to write the split."),
     seed: int = SEED,
     ratios: str = typer.Option("7:1:2", help="train : validation : test."),
@@ -179,21 +181,20 @@ def split(
         coheat data split shop --scenario time --times 2024-05-01 2024-06-01 --out shop-may
 
         coheat data split shop --scenario warm-up --out shop-young
+
+        coheat data split meals --scenario published --without-leaks --out meals-clean
     """
-    from coheat.data import read_data
+    from coheat.data import read_data, read_split
     from coheat.data.leaks import without_leaks
     from coheat.data.split import split as divide
 
+    moments = times and _moments(times)
     with _working(f"splitting {directory}", as_json):
-        made = divide(
-            read_data(directory),
-            scenario,
-            seed,
-            _numbers(ratios),
-            cold_share,
-            times and _moments(times),
-            at_least,
-        )
+        if scenario == "published":
+            made = read_split(directory)
+        else:
+            data = read_data(directory)
+            made = divide(data, scenario, seed, _numbers(ratios), cold_share, moments, at_least)
         before = made.train.user_item.nnz
         made = without_leaks(made) if clean else made
         _write(made, out, file_format, overwrite)
@@ -205,7 +206,7 @@ def split(
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table("part", title=f"{scenario}, seed {seed}", title_style="bold", box=SIMPLE_HEAD)
+    table = Table("part", title=f"{made.scenario}, seed {made.seed}", title_style="bold", box=SIMPLE_HEAD)
     for column in ("pairs", "users", "bundles", "cold users", "cold bundles", "on cold"):
         table.add_column(column, justify="right", no_wrap=True)
     for part in ("train", "validation", "test"):

@@ -28,8 +28,8 @@ MOST_PAIRS = 20_000
 BLOCK = 2_000_000  # pairs of user and item looked up at a time
 USERS_AT_ONCE = 500
 REMEDY = (
-    "user_item probably holds the items of bundles that users took: take them out of it, or divide with "
-    "--without-leaks, or by time where user_item has timestamps"
+    "user_item probably holds the items of bundles that users took: take them out of it, divide or train "
+    "with --without-leaks, or divide by time where user_item has timestamps"
 )
 
 
