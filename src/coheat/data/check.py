@@ -12,7 +12,7 @@ What is found, and what comes of it:
 | directory, table or text file missing; no tables at all   | error                                          |
 | the same table in two formats, or both layouts            | error                                          |
 | column missing, named twice, or wrong delimiter           | error; the hint shows the header               |
-| .csv or .tsv without a header; Parquet that is unreadable | error                                          |
+| .csv or .tsv without a header; unreadable Parquet or gzip | error                                          |
 | table or text file without a single pair                  | warning                                        |
 | line with too few or too many columns                     | error with the lines                           |
 | id missing: empty, null or NaN                            | error with the rows                            |

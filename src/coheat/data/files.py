@@ -1,6 +1,7 @@
 """Reading a directory: what stands in it decides how it is read.
 
-Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv, with columns named
+Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv (the latter two also
+compressed, as .csv.gz and .tsv.gz), with columns named
 `user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in the first two. Instead of
 `user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`, `user_bundle_test`. Optional
 tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the order of the ids;
@@ -32,7 +33,7 @@ from coheat.data.text import read_text
 from coheat.data.world import World
 from coheat.errors import DataError
 
-SUFFIXES = (".parquet", ".csv", ".tsv")
+SUFFIXES = (".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
 def read_data(directory: str | Path) -> BundleData:
@@ -173,5 +174,5 @@ def _open(directory: Path, stem: str, problems: Problems, optional: bool = False
             reason = str(error).split("\n")[0]
             problems.error(path.name, f"not a readable Parquet file: {reason}", "write it again")
             return None
-    found = read_text(path, "," if path.suffix == ".csv" else "\t", problems)
+    found = read_text(path, "," if ".csv" in path.suffixes else "\t", problems)
     return None if found is None else Source(path.name, found.table, found.show_rows)
