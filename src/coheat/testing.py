@@ -10,16 +10,21 @@ from collections.abc import Iterable
 import numpy as np
 from hypothesis import strategies as st
 
-from coheat.data.dataset import BundleData, Sparse, pairs, relation
+from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, pairs, relation
 from coheat.ids import Vocabulary
 
 Pairs = Iterable[tuple[str, str]]
 
 
 def small_data(
-    user_bundle: Pairs = (), user_item: Pairs = (), bundle_item: Pairs = (), timestamps: Iterable[int] = ()
+    user_bundle: Pairs = (),
+    user_item: Pairs = (),
+    bundle_item: Pairs = (),
+    timestamps: Iterable[int] = (),
+    item_timestamps: Iterable[int] = (),
 ) -> BundleData:
-    """Data written down by hand: pairs of ids; `timestamps`, where given, in the order of `user_bundle`.
+    """Data written down by hand: pairs of ids; `timestamps`, where given, in the order of `user_bundle`, and
+    `item_timestamps` in that of `user_item`.
 
     >>> small_data([("ann", "set")], [("ann", "cup")], [("set", "cup")]).users.ids
     ('ann',)
@@ -28,8 +33,6 @@ def small_data(
     users = Vocabulary(sorted({u for u, _ in interactions} | {u for u, _ in owned}), "user")
     bundles = Vocabulary(sorted({b for _, b in interactions} | {b for b, _ in held}), "bundle")
     items = Vocabulary(sorted({i for _, i in owned} | {i for _, i in held}), "item")
-    times = dict(zip(interactions, timestamps, strict=False))
-    ordered = sorted(interactions)
     return BundleData(
         users,
         bundles,
@@ -37,8 +40,15 @@ def small_data(
         _from_ids(interactions, users, bundles),
         _from_ids(owned, users, items),
         _from_ids(held, bundles, items),
-        np.array([times[pair] for pair in ordered], dtype=np.int64) if times else None,
+        _in_order(interactions, timestamps),
+        item_timestamps=_in_order(owned, item_timestamps),
     )
+
+
+def _in_order(found: list[tuple[str, str]], timestamps: Iterable[int]) -> Indices | None:
+    """Times of pairs of ids in the order of a relation's entries, where there are any."""
+    times = dict(zip(found, timestamps, strict=False))
+    return np.array([times[pair] for pair in sorted(found)], dtype=np.int64) if times else None
 
 
 def _from_ids(found: list[tuple[str, str]], rows: Vocabulary, columns: Vocabulary) -> Sparse:
@@ -56,11 +66,17 @@ def ids() -> st.SearchStrategy[str]:
     return st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 
 
+def _offer_time() -> st.SearchStrategy[float]:
+    """Unix seconds of something that happened to a bundle, or NaN for not known."""
+    return st.integers(0, 10**6).map(float) | st.just(float("nan"))
+
+
 @st.composite
 def bundle_data(
     draw: st.DrawFn,
     min_interactions: int = 0,
     timestamps: bool = False,
+    evidence: bool = False,
     max_users: int = 8,
     max_bundles: int = 8,
     max_items: int = 8,
@@ -68,7 +84,9 @@ def bundle_data(
 ) -> BundleData:
     """Any BundleData of a few users, bundles and items; empty relations and lonely ids included.
 
-    Ids are short and plain unless `names` gives others; they are sorted, as readers sort them.
+    Ids are short and plain unless `names` gives others; they are sorted, as readers sort them. `timestamps`
+    gives each interaction a time; `evidence` adds what else may be known: launches, ends, times of items and
+    showings, each of them or not.
     """
     sizes = [draw(st.integers(1, largest)) for largest in (max_users, max_bundles, max_items)]
     while sizes[0] * sizes[1] < min_interactions:
@@ -90,13 +108,33 @@ def bundle_data(
 
     users, bundles, items = sizes
     user_bundle = some_relation(users, bundles, min_interactions)
-    times = st.lists(st.integers(0, 10**6), min_size=user_bundle.nnz, max_size=user_bundle.nnz)
+    user_item = some_relation(users, items)
+
+    def moments(count: int, known: bool) -> Indices | None:
+        listed = st.lists(st.integers(0, 10**6), min_size=count, max_size=count)
+        return np.array(draw(listed), dtype=np.int64) if known else None
+
+    def offer_times() -> Moments | None:
+        listed = st.lists(_offer_time(), min_size=bundles, max_size=bundles)
+        return np.array(draw(listed)) if evidence and draw(st.booleans()) else None
+
+    def showings() -> Shown | None:
+        if not (evidence and draw(st.booleans())):
+            return None
+        shown = draw(st.lists(st.tuples(st.integers(0, users - 1), st.integers(0, bundles - 1)), max_size=12))
+        rows, columns = (np.array([pair[n] for pair in shown], dtype=np.int64) for n in (0, 1))
+        return Shown(rows, columns, moments(len(shown), draw(st.booleans())))
+
     return BundleData(
         vocabularies[0],
         vocabularies[1],
         vocabularies[2],
         user_bundle,
-        some_relation(users, items),
+        user_item,
         some_relation(bundles, items),
-        np.array(draw(times), dtype=np.int64) if timestamps else None,
+        moments(user_bundle.nnz, timestamps),
+        offer_times(),
+        offer_times(),
+        moments(user_item.nnz, evidence and draw(st.booleans())),
+        showings(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -181,6 +182,45 @@ CASES = [
         "user_item.parquet",
         None,
         "not a readable Parquet file",
+    ),
+    Case(
+        "not gzip",
+        SHOP,
+        {"user_item.csv": None, "user_item.csv.gz": b"user_id,item_id\nann,cup\n"},
+        "error",
+        "user_item.csv.gz",
+        None,
+        "not a readable gzip file",
+    ),
+    Case(
+        "gzip cut short",
+        SHOP,
+        {"user_item.csv": None, "user_item.csv.gz": gzip.compress(b"user_id,item_id\nann,cup\n")[:-9]},
+        "error",
+        "user_item.csv.gz",
+        None,
+        "not a readable gzip file",
+    ),
+    Case(
+        "too many columns in gzip",
+        SHOP,
+        {
+            "user_item.csv": None,
+            "user_item.csv.gz": gzip.compress(b"user_id,item_id\nann,cup\n\nbob,hat,red\nbob,hat\n"),
+        },
+        "error",
+        "user_item.csv.gz",
+        4,
+        "1 line without 2 columns (line 4)",
+    ),
+    Case(
+        "plain and gzip",
+        SHOP,
+        {"user_item.csv.gz": gzip.compress(b"user_id,item_id\nann,cup\n")},
+        "error",
+        "user_item",
+        None,
+        "user_item.csv and as user_item.csv.gz",
     ),
     Case(
         "too many columns",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from coheat.data import BundleData, Vocabulary, pairs, relation
+from coheat.data import BundleData, Shown, Vocabulary, pairs, relation
 from coheat.data.dataset import DAY
 from coheat.errors import DataError, UnknownIdError
 from coheat.testing import bundle_data, small_data
@@ -68,6 +69,22 @@ def test_timestamps_must_be_one_per_interaction() -> None:
         replace(SHOP, timestamps=np.array([1, 2]))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"item_timestamps": np.array([1])}, "1 item timestamps for 2 user-item pairs"),
+        ({"ends": np.array([1.0])}, "1 end times for 2 bundles"),
+        ({"shown": Shown(np.array([2]), np.array([0]))}, "showings of users that are not among the users"),
+        ({"shown": Shown(np.array([0]), np.array([-1]))}, "showings of bundles that are not among"),
+    ],
+)
+def test_evidence_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        replace(SHOP, **change)
+    with pytest.raises(DataError, match="as many users as bundles"):
+        Shown(np.array([0, 1]), np.array([0]))
+
+
 def test_nothing_can_be_changed() -> None:
     for matrix in (SHOP.user_bundle, SHOP.user_item, SHOP.bundle_item):
         for array in (matrix.data, matrix.indices, matrix.indptr):
@@ -93,14 +110,73 @@ def test_a_vocabulary_refuses_empty_and_repeated_ids() -> None:
         Vocabulary(["a", "b", "c", "b"], "item")
 
 
-@settings(deadline=None)
-@given(bundle_data(), bundle_data())
-def test_equal_fingerprints_mean_equal_data(one: BundleData, other: BundleData) -> None:
-    def content(data: BundleData) -> object:
-        relations = (data.user_bundle, data.user_item, data.bundle_item)
-        return (data.users, data.bundles, data.items, [m.toarray().tolist() for m in relations])
+def content(data: BundleData) -> object:
+    """Everything that data hold, as plain Python; a field that this leaves out is found by the next test."""
+    relations = (data.user_bundle, data.user_item, data.bundle_item)
+    shown = {} if data.shown is None else data.shown.arrays()
+    times = (data.timestamps, data.launched, data.ends, data.item_timestamps)
+    moments = [*times, *(shown.get(name) for name in ("users", "bundles", "timestamps"))]
+    return (
+        [list(vocabulary.ids) for vocabulary in (data.users, data.bundles, data.items)],
+        [matrix.toarray().tolist() for matrix in relations],
+        [None if known is None else str(known.tolist()) for known in moments],
+        data.as_of,
+    )
 
+
+some_data = bundle_data() | bundle_data(timestamps=True) | bundle_data(evidence=True)
+
+
+@settings(deadline=None)
+@given(some_data, some_data)
+def test_equal_fingerprints_mean_equal_data(one: BundleData, other: BundleData) -> None:
     assert (one.fingerprint == other.fingerprint) == (content(one) == content(other))
+
+
+CHANGES: dict[str, Any] = {
+    "users": Vocabulary(["ann", "eve"], "user"),
+    "bundles": Vocabulary(["sun", "toy"], "bundle"),
+    "items": Vocabulary(["cup", "hat", "pan"], "item"),
+    "user_bundle": relation([0, 1, 1], [1, 0, 1], (2, 2)),
+    "user_item": relation([0, 1], [0, 0], (2, 3)),
+    "bundle_item": relation([0, 1, 1], [0, 0, 2], (2, 3)),
+    "timestamps": np.array([1, 2, 4]),
+    "launched": np.array([np.nan, 6.0]),
+    "ends": np.array([np.nan, 8.0]),
+    "item_timestamps": np.array([4, 6]),
+    "shown": Shown(np.array([0, 1]), np.array([1, 1]), np.array([3, 3])),
+    "as_of": 10.0,
+}
+DATED = replace(
+    SHOP,
+    timestamps=np.array([1, 2, 3]),
+    launched=np.array([5.0, np.nan]),
+    ends=np.array([9.0, np.nan]),
+    item_timestamps=np.array([4, 5]),
+    shown=Shown(np.array([0, 1]), np.array([1, 0]), np.array([3, 3])),
+    as_of=9.0,
+)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(BundleData)])
+def test_a_change_of_any_field_changes_the_fingerprint(name: str) -> None:
+    """Resuming and caches go by it. A new field needs a line in CHANGES."""
+    assert replace(DATED, **{name: CHANGES[name]}).fingerprint != DATED.fingerprint
+    if getattr(SHOP, name) is None:
+        without: dict[str, Any] = {name: None}
+        assert replace(DATED, **without).fingerprint != DATED.fingerprint
+
+
+def test_data_without_times_keep_the_fingerprint_of_earlier_versions() -> None:
+    """Runs and caches made before times counted are still recognised."""
+    assert SHOP.fingerprint.startswith("483d9d207be291ba")
+
+
+def test_there_are_several_nans_and_zeros_but_one_fingerprint() -> None:
+    other_nan = np.array([0x7FF8000000000001], dtype=np.uint64).view(np.float64)[0]
+    one, other = np.array([np.nan, 0.0]), np.array([other_nan, -0.0])
+    assert one.tobytes() != other.tobytes()
+    assert replace(SHOP, launched=one).fingerprint == replace(SHOP, launched=other).fingerprint
 
 
 def test_a_bundle_that_nobody_took_is_new_unless_it_is_known_to_be_old() -> None:
@@ -119,3 +195,66 @@ def test_a_bundle_that_nobody_took_is_new_unless_it_is_known_to_be_old() -> None
     assert timed.new_bundles(150).tolist() == [False, False, True, True]
     with pytest.raises(DataError, match="3 launch times for 4 bundles"):
         replace(data, launched=launched[:3])
+
+
+def test_showings_are_the_same_in_any_order_and_every_one_counts() -> None:
+    users, bundles, times = np.array([1, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([9, 5, 3, 3])
+    one = replace(SHOP, shown=Shown(users, bundles, times))
+    assert one.shown is not None
+    assert one.shown.timestamps is not None
+    assert one.shown.timestamps.tolist() == [5, 3, 9, 3]
+    assert one.exposure is not None
+    assert one.exposure.tolist() == [2, 2]
+    order = [2, 3, 0, 1]
+    other = replace(SHOP, shown=Shown(users[order], bundles[order], times[order]))
+    assert one.fingerprint == other.fingerprint
+    assert SHOP.exposure is None
+    with pytest.raises(ValueError, match="read-only"):
+        one.shown.users[0] = 1
+
+
+def test_now_is_the_latest_moment_that_happened() -> None:
+    assert np.isnan(SHOP.now)
+    data = replace(SHOP, launched=np.array([np.nan, 70.0]))
+    assert data.now == 70
+    data = replace(data, timestamps=np.array([3, 60, 5]))
+    assert data.now == 60, "a launch planned for later has not happened yet"
+    data = replace(data, item_timestamps=np.array([1, 61]))
+    assert data.now == 61
+    data = replace(data, shown=Shown(np.array([0]), np.array([0]), np.array([62])))
+    assert data.now == 62
+    assert replace(data, as_of=50.0).now == 50
+
+
+def test_age_counts_from_the_launch_else_from_the_first_time_a_bundle_was_seen() -> None:
+    names = ("launched", "planned", "seen", "shown", "unknown")
+    data = small_data(
+        [("ann", "seen"), ("bob", "seen"), ("bob", "launched")], (), [(n, "cup") for n in names]
+    )
+    assert data.bundles.ids == names
+    assert np.isnan(data.age_days).all()
+    # In CSR order: ann and seen, bob and launched, bob and seen.
+    data = replace(data, timestamps=np.array([30, 90, 20]) * DAY)
+    np.testing.assert_equal(data.age_days, [0, np.nan, 70, np.nan, np.nan])
+    data = replace(
+        data,
+        launched=np.array([50, 95, np.nan, np.nan, np.nan]) * DAY,
+        shown=Shown(np.array([0, 0]), np.array([2, 3]), np.array([80, 80]) * DAY),
+    )
+    np.testing.assert_equal(data.age_days, [40, 0, 70, 10, np.nan])
+    assert data.new_bundles(5).tolist() == [False, True, False, False, True]
+
+
+def test_what_is_on_offer_lies_between_launch_and_end() -> None:
+    names = ("always", "early", "late", "open")
+    data = small_data((), (), [(name, "cup") for name in names])
+    assert data.on_offer(5).all()
+    data = replace(
+        data,
+        launched=np.array([np.nan, 0, 20, 10]),
+        ends=np.array([np.nan, 10, 30, np.nan]),
+    )
+    assert data.on_offer(10).tolist() == [True, True, False, True]
+    assert data.on_offer(11).tolist() == [True, False, False, True]
+    assert data.on_offer(11, 20).tolist() == [True, False, True, True]
+    assert data.on_offer(31, 99).tolist() == [True, False, False, True]

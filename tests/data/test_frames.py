@@ -21,7 +21,10 @@ USER_BUNDLE: Columns = {"user_id": ["ann", "bob"], "bundle_id": ["tea", "sun"], 
 USER_ITEM: Columns = {"user_id": ["ann", "bob"], "item_id": ["cup", "hat"]}
 BUNDLE_ITEM: Columns = {"bundle_id": ["tea", "sun"], "item_id": ["cup", "hat"]}
 EXPECTED = small_data(
-    [("ann", "tea"), ("bob", "sun")], [("ann", "cup"), ("bob", "hat")], [("tea", "cup"), ("sun", "hat")]
+    [("ann", "tea"), ("bob", "sun")],
+    [("ann", "cup"), ("bob", "hat")],
+    [("tea", "cup"), ("sun", "hat")],
+    timestamps=[9, 4],
 )
 MAKERS = [pandas.DataFrame, polars.DataFrame, pa.table]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import time
 import warnings
@@ -36,8 +37,12 @@ def write(path: Path, columns: dict[str, object]) -> None:
     table = pa.table(columns)
     if path.suffix == ".parquet":
         parquet.write_table(table, path)
-    else:
-        csv.write_csv(table, path, csv.WriteOptions(delimiter="," if path.suffix == ".csv" else "\t"))
+        return
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    csv.write_csv(table, plain, csv.WriteOptions(delimiter="," if plain.suffix == ".csv" else "\t"))
+    if plain != path:
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
 
 
 def write_shop(directory: Path, suffix: str, order: random.Random | None = None) -> Path:
@@ -59,8 +64,8 @@ def same(one: BundleData, other: BundleData) -> bool:
 SHOP = small_data(USER_BUNDLE, USER_ITEM, BUNDLE_ITEM)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
-def test_the_three_formats_give_the_same_data_in_any_order_of_rows(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".csv.gz", ".tsv.gz"])
+def test_all_formats_give_the_same_data_in_any_order_of_rows(suffix: str, tmp_path: Path) -> None:
     for seed in range(3):
         assert same(read_data(write_shop(tmp_path / str(seed), suffix, random.Random(seed))), SHOP)
     assert SHOP.users.ids == ("ann", "bob", "dan", "eve")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coheat.data import (
     SCENARIOS,
     BundleData,
+    Shown,
     Split,
     Vocabulary,
     pairs,
@@ -58,6 +59,10 @@ def test_parts_are_disjoint_and_complete_or_a_sentence_says_why_not(
 def test_ratios_are_those_asked_for(scenario: str) -> None:
     made = make(WORLD, scenario)
     shares = [part.nnz / WORLD.user_bundle.nnz for part in made.parts.values()]
+    if made.warm_up is not None:  # what the ratios divide is everything but the thinned bundles
+        others = made.warm_up.levels < 0
+        sizes = np.array([others[part.indices].sum() for part in made.parts.values()])
+        shares = list(sizes / sizes.sum())
     # Whole bundles of unequal size make the cold scenario coarse, equal times make that of time.
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.08 if scenario == "cold" else 0.002)
     if scenario == "cold":
@@ -145,6 +150,49 @@ def test_time_by_default_follows_the_ratios() -> None:
     }
 
 
+def test_time_leaves_out_what_came_after_the_cut() -> None:
+    """What a user bought later, and what was shown later, is not there to learn from."""
+    data = small_data(
+        [("ann", "old"), ("ann", "mid"), ("bob", "new")],
+        [("ann", "cup"), ("ann", "hat"), ("bob", "cup"), ("bob", "hat")],
+        [("old", "cup"), ("mid", "hat"), ("new", "hat")],
+        timestamps=[10, 20, 30],
+        item_timestamps=[5, 19, 20, 35],
+    )
+    shown = Shown(np.array([0, 0, 1]), np.array([2, 0, 1]), np.array([9, 20, 29]))
+    data = replace(
+        data, launched=np.array([18.0, 25, np.nan]), ends=np.array([19.0, np.nan, 22]), shown=shown
+    )
+    assert data.bundles.ids == ("mid", "new", "old")
+    made = split(data, "time", times=(20, 30))
+    train = made.train
+    assert id_pairs(train.user_item, data.users, data.items) == {("ann", "cup"), ("ann", "hat")}
+    assert train.item_timestamps is not None
+    assert train.item_timestamps.tolist() == [5, 19]
+    assert train.exposure is not None
+    assert train.exposure.tolist() == [0, 0, 1]
+    assert train.now == 20, "the model is asked at the cut, not at its last interaction"
+    assert train.launched is not None
+    assert train.ends is not None
+    # What is on offer while it is judged: mid has ended before, new comes during validation, old ends then.
+    assert list(made.times or ()) == [20, 30, 30]
+    assert made.on_offer("validation").tolist() == [False, True, True]
+    assert made.on_offer("test").tolist() == [False, True, False]
+    assert split(data, "warm").on_offer("test").all()
+    # Showings without times might be of the days to come.
+    undated = replace(data, shown=Shown(shown.users, shown.bundles))
+    assert split(undated, "time", times=(20, 30)).train.shown is None
+
+
+def test_splits_at_random_keep_nothing_that_tells_how_old_a_bundle_is() -> None:
+    shown = Shown(np.array([0]), np.array([0]))
+    launched = np.zeros(WORLD.n_bundles)
+    data = replace(WORLD, launched=launched, ends=launched + 9, shown=shown)
+    for scenario in ("warm", "cold", "all", "cold-ratio"):
+        train = make(data, scenario).train
+        assert [train.launched, train.ends, train.shown] == [None, None, None]
+
+
 def test_bundles_that_nobody_has_stay_candidates() -> None:
     data = small_data([(f"u{n}", f"b{n}") for n in range(10)], bundle_item=[("b0", "x"), ("unseen", "x")])
     for scenario in ("warm", "cold"):
@@ -168,6 +216,9 @@ def test_bundles_that_nobody_has_stay_candidates() -> None:
         ([("u", "a")], "warm", {"times": (1, 2)}, "cut times belong to the scenario time"),
         ([("u", "a")], "time", {}, "add a column `timestamp`"),
         ([("u", "a")], "lukewarm", {}, "no scenario 'lukewarm'; choose one of warm, cold, all, cold-ratio"),
+        ([("u", "a")], "warm", {"at_least": 5}, "belongs to the scenario warm-up; this is warm"),
+        ([("u", "a"), ("v", "b")], "warm-up", {}, "0 bundles have 2 takers and more, which is too few"),
+        ([("u", "a")], "warm-up", {"at_least": 9}, "0 bundles have 9 takers and more.*from 2 to 20"),
         ([("u", "a")], "warm", {"ratios": (1, 2)}, "must be three numbers"),
         ([("u", "a")], "warm", {"ratios": (0, 1, 1)}, "those of train and test above 0"),
     ],

@@ -15,6 +15,7 @@ from coheat.errors import ConfigError
 
 if TYPE_CHECKING:
     from coheat.data import BundleData, Split
+    from coheat.data.stats import Stats
 
 data_app = typer.Typer(name="data", help="Check, describe, split and make up data.", no_args_is_help=True)
 app.add_typer(data_app)
@@ -68,6 +69,8 @@ def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
             _say(f"  {problem.hint}", style="dim")
     if report.counts:
         _say(", ".join(f"{count:,} {name}" for name, count in report.counts.items()))
+    if report.leakage is not None and report.leakage.pairs:
+        _say(str(report.leakage))
     found = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
     _say(f"{'usable' if report.ok else 'not usable'}: {found}", style="bold")
     raise typer.Exit(0 if report.ok else 1)
@@ -118,14 +121,32 @@ def stats(
         f"top 20%: {found.top_20_percent_share:.0%}, Gini {found.gini:.2f}; "
         f"{found.bundles_without_interactions:,} bundles without any"
     )
+    for line in _what_is_dated(found):
+        _say(line)
     if plot is not None:
         _say(f"drawn: {plot}")
+
+
+def _what_is_dated(found: Stats) -> list[str]:
+    """What the data tell of times and of exposure; nothing where they tell nothing."""
+    lines = []
+    if found.first_interaction is not None:
+        also = ", user-item pairs dated too" if found.user_item_dated else ""
+        lines.append(f"interactions from {found.first_interaction} to {found.last_interaction}{also}")
+    if found.bundles_with_launch or found.bundles_with_end:
+        launches, ends = (f"{n:,}" for n in (found.bundles_with_launch, found.bundles_with_end))
+        lines.append(f"on offer: the launch of {launches} bundles is known, the end of {ends}")
+    if found.showings:
+        lines.append(f"shown: {found.showings:,} times")
+    return lines
 
 
 @data_app.command()
 def split(
     directory: Path = DIRECTORY,
-    scenario: str = typer.Option(..., help="warm, cold, all, cold-ratio or time."),
+    scenario: str = typer.Option(
+        ..., help="warm, cold, all, cold-ratio, time, warm-up, or published: as DIR is divided already."
+    ),
     out: Path = typer.Option(..., metavar="DIR", help="Where to write the split."),
     seed: int = SEED,
     ratios: str = typer.Option("7:1:2", help="train : validation : test."),
@@ -135,6 +156,12 @@ def split(
     times: tuple[str, str] | None = typer.Option(
         None, metavar="T1 T2", help="time: when validation and test begin (dates or Unix seconds)."
     ),
+    at_least: int | None = typer.Option(
+        None, min=2, help="warm-up: takers that a bundle must have to be thinned; 20, fewer in small data."
+    ),
+    clean: bool = typer.Option(
+        False, "--without-leaks", help="Take out of user_item what only held-out bundles explain."
+    ),
     file_format: Format = FORMAT,
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
@@ -142,7 +169,8 @@ def split(
     """Divide the interactions in DIR into train, validation and test.
 
     warm: interactions at random. cold: bundles at random. all: half of validation and test from bundles
-    that are not in training. cold-ratio: a chosen share of them. time: later interactions judge.
+    that are not in training. cold-ratio: a chosen share of them. time: later interactions judge. warm-up:
+    some bundles keep only 0, 1, 2, 4, 8 or 16 of their takers, as if they were just launched.
 
     Examples:
 
@@ -151,23 +179,34 @@ def split(
         coheat data split shop --scenario cold-ratio --cold-share 0.3 --out shop-30
 
         coheat data split shop --scenario time --times 2024-05-01 2024-06-01 --out shop-may
+
+        coheat data split shop --scenario warm-up --out shop-young
+
+        coheat data split meals --scenario published --without-leaks --out meals-clean
     """
-    from coheat.data import read_data
+    from coheat.data import read_data, read_split
+    from coheat.data.leaks import without_leaks
     from coheat.data.split import split as divide
 
+    moments = times and _moments(times)
     with _working(f"splitting {directory}", as_json):
-        made = divide(
-            read_data(directory), scenario, seed, _numbers(ratios), cold_share, times and _moments(times)
-        )
+        if scenario == "published":
+            made = read_split(directory)
+        else:
+            data = read_data(directory)
+            made = divide(data, scenario, seed, _numbers(ratios), cold_share, moments, at_least)
+        before = made.train.user_item.nnz
+        made = without_leaks(made) if clean else made
         _write(made, out, file_format, overwrite)
     report = made.report()
+    removed = {"user_item_removed": int(before - made.train.user_item.nnz)} if clean else {}
     if as_json:
-        print_json(report | {"out": str(out)})
+        print_json(report | removed | {"out": str(out)})
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table("part", title=f"{scenario}, seed {seed}", title_style="bold", box=SIMPLE_HEAD)
+    table = Table("part", title=f"{made.scenario}, seed {made.seed}", title_style="bold", box=SIMPLE_HEAD)
     for column in ("pairs", "users", "bundles", "cold users", "cold bundles", "on cold"):
         table.add_column(column, justify="right", no_wrap=True)
     for part in ("train", "validation", "test"):
@@ -177,7 +216,34 @@ def split(
         share = [f"{row['cold_interaction_share']:.1%}"] if cold else []
         table.add_row(part, *(f"{count:,}" for count in counts), *cold, *share)
     console.print(table)
+    if "warm_up" in report:
+        _show_levels(report["warm_up"])
+    for count in removed.values():
+        _say(f"without leaks: {count:,} user-item pairs taken out")
     _say(f"written: {out}")
+
+
+def _show_levels(report: dict[str, Any]) -> None:
+    """How many bundles keep how many takers, and how many of their takers are held out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from coheat.data.warm_up import AT_LEAST
+
+    table = Table("takers kept", title="thinned bundles", title_style="bold", box=SIMPLE_HEAD)
+    for column in ("bundles", "validation", "test"):
+        table.add_column(column, justify="right")
+    for level, counts in report["levels"].items():
+        table.add_row(level, *(f"{counts[name]:,}" for name in ("bundles", "validation", "test")))
+    console.print(table)
+    least = report["at_least"]
+    _say(f"thinned: some of the bundles with {least} takers and more")
+    if least < AT_LEAST:
+        _say(
+            f"  {AT_LEAST} is usual, but too few bundles here have so many; levels without bundles are those "
+            "that leave nothing to hold out",
+            style="dim",
+        )
 
 
 @data_app.command()

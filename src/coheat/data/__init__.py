@@ -5,7 +5,7 @@ Three verbs live in the module of their name: `coheat.data.split.split`, `coheat
 """
 
 from coheat.data.check import CheckReport
-from coheat.data.dataset import BundleData, pairs, relation
+from coheat.data.dataset import BundleData, Shown, pairs, relation
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.problems import DataWarning, Problem
 from coheat.data.split import SCENARIOS, Split
@@ -21,6 +21,7 @@ __all__ = [
     "CheckReport",
     "DataWarning",
     "Problem",
+    "Shown",
     "Split",
     "Vocabulary",
     "from_frames",

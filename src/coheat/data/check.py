@@ -1,7 +1,8 @@
 """Checking a directory: everything that is wrong with it, at once.
 
-Reading and checking find the same things. Reading stops with one DataError that names the first
-errors, and passes warnings on to Python's `warnings` as `DataWarning`; `check` collects all findings.
+Reading and checking find the same things, but for leaks, which need a closer look. Reading stops with one
+DataError that names the first errors, and passes warnings on to Python's `warnings` as `DataWarning`;
+`check` collects all findings.
 Rows are numbered from 1, as an editor shows the lines of a text file (the header of a .csv is line 1).
 
 What is found, and what comes of it:
@@ -11,7 +12,7 @@ What is found, and what comes of it:
 | directory, table or text file missing; no tables at all   | error                                          |
 | the same table in two formats, or both layouts            | error                                          |
 | column missing, named twice, or wrong delimiter           | error; the hint shows the header               |
-| .csv or .tsv without a header; Parquet that is unreadable | error                                          |
+| .csv or .tsv without a header; unreadable Parquet or gzip | error                                          |
 | table or text file without a single pair                  | warning                                        |
 | line with too few or too many columns                     | error with the lines                           |
 | id missing: empty, null or NaN                            | error with the rows                            |
@@ -28,12 +29,19 @@ What is found, and what comes of it:
 | research text: sizes missing or not three integers        | error                                          |
 | timestamp missing or not a time                           | error with the rows                            |
 | timestamp that looks like milliseconds                    | warning                                        |
-| `launched` in the list of bundles: not a time             | error with the rows; empty is "not known"      |
+| `launched` or `ends` in the list of bundles: not a time   | error with the rows; empty is "not known"      |
+| end of a bundle before its launch                         | kept; warning with the rows                    |
+| interaction while its bundle was not on offer             | kept; note                                     |
+| `shown`: bundle that no other table has                   | error with the rows                            |
+| `shown`: users whom no other table has                    | added; warning                                 |
 | pair repeated                                             | dropped and counted; warning                   |
 | pair in two parts of a split                              | error with the rows                            |
 | `user_bundle` beside the parts of a split                 | not read; warning                              |
 | bundle with interactions but no items                     | kept; warning                                  |
+| tables without a common user, item or bundle              | error; of a few ids only, warning              |
+| tables with hardly any common user, item or bundle        | warning                                        |
 | user known from one table only                            | kept; note                                     |
+| held-out bundles that give themselves away                | warning, by `check` and `train` only           |
 | id not in the optional list `users`, `bundles`, `items`   | added; warning                                 |
 | id twice in such a list                                   | counts once; warning                           |
 | `split.json` that is not readable                         | error                                          |
@@ -45,8 +53,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coheat.data.files import inspect
+from coheat.data.files import Reading, inspect
+from coheat.data.leaks import REMEDY, Leakage, leakage, leakage_before_division
 from coheat.data.problems import Problem, Problems
+from coheat.data.split import PARTS
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ class CheckReport:
     directory: Path
     problems: tuple[Problem, ...]
     counts: dict[str, int] | None
+    leakage: Leakage | None = None
+    """Whether held-out interactions (where nothing is divided yet, any) give themselves away."""
 
     @property
     def errors(self) -> list[Problem]:
@@ -75,6 +87,7 @@ class CheckReport:
             "directory": str(self.directory),
             "ok": self.ok,
             "counts": self.counts,
+            "leakage": None if self.leakage is None else self.leakage.to_dict(),
             "problems": [problem.to_dict() for problem in self.problems],
         }
 
@@ -84,11 +97,24 @@ def check(directory: str | Path) -> CheckReport:
     place = Path(directory)
     problems = Problems(place)
     reading = inspect(place, problems)
-    counts = None
+    counts, leaks = None, None
     if reading is not None and not problems.of("error"):
         world = reading.world
         counts = {"users": len(world.users), "bundles": len(world.bundles), "items": len(world.items)}
         for part, interactions in world.parts.items():
             counts["user_bundle" if part == "all" else part] = int(interactions.matrix.nnz)
-        counts |= {"user_item": int(world.user_item.nnz), "bundle_item": int(world.bundle_item.nnz)}
-    return CheckReport(place, tuple(problems.found), counts)
+        counts |= {"user_item": int(world.user_item.matrix.nnz), "bundle_item": int(world.bundle_item.nnz)}
+        if world.shown is not None:
+            counts["shown"] = len(world.shown)
+        leaks = _leaks(reading, problems)
+    return CheckReport(place, tuple(problems.found), counts, leaks)
+
+
+def _leaks(reading: Reading, problems: Problems) -> Leakage:
+    """How far what is to be found gives itself away; where that is too far, a warning is told."""
+    world = reading.world
+    divided = set(world.parts) == set(PARTS)
+    found = leakage(world.split(reading.facts)) if divided else leakage_before_division(world.data())
+    if found.is_suspicious:
+        problems.warning(world.user_item_source, str(found), REMEDY)
+    return found

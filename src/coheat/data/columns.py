@@ -146,7 +146,7 @@ def encode_timestamps(column: Column) -> Indices:
     return seconds
 
 
-def encode_launches(column: Column) -> Moments:
+def encode_offer_times(column: Column) -> Moments:
     """(rows,) Unix seconds, NaN where nothing is written; what is no time is told as an error."""
     seconds, missing = _encode_times(column)
     return np.where(missing, np.nan, seconds)

@@ -88,13 +88,63 @@ def check_relation(name: str, matrix: Sparse, shape: tuple[int, int]) -> None:
         raise DataError(f"{name} has repeated or unsorted columns; build it with coheat.data.relation")
 
 
+def _canonical(moments: Indices | Moments) -> Indices | Moments:
+    """The same moments in one type, with one spelling of NaN and of zero, of which floats have several."""
+    if np.issubdtype(moments.dtype, np.integer):
+        return moments.astype(np.int64)
+    return np.where(np.isnan(moments), np.nan, moments.astype(np.float64)) + 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Who was shown which bundle, and when: one entry for each time, so a pair may stand here repeatedly.
+
+    `users`, `bundles` and, where known, `timestamps` (Unix seconds) are all (n,); they are put in order of
+    user, bundle and time, so that the same showings are always the same arrays.
+    """
+
+    users: Indices
+    bundles: Indices
+    timestamps: Indices | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.users) != len(self.bundles) or len(self.users) != len(
+            self.users if self.timestamps is None else self.timestamps
+        ):
+            raise DataError("showings need as many users as bundles and, where they have any, timestamps")
+        times = (
+            (self.bundles, self.users)
+            if self.timestamps is None
+            else (self.timestamps, self.bundles, self.users)
+        )
+        order = np.lexsort(times)
+        for name, values in self.arrays().items():
+            ordered = np.asarray(values, dtype=np.int64)[order]
+            ordered.flags.writeable = False
+            object.__setattr__(self, name, ordered)
+
+    def arrays(self) -> dict[str, Indices]:
+        """What is known of the showings, by name."""
+        found = {"users": self.users, "bundles": self.bundles}
+        return found if self.timestamps is None else {**found, "timestamps": self.timestamps}
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def keep(self, wanted: npt.NDArray[np.bool_]) -> Shown:
+        """The showings marked `wanted` (n,)."""
+        return Shown(**{name: values[wanted] for name, values in self.arrays().items()})
+
+
 @dataclass(frozen=True, eq=False)
 class BundleData:
-    """Users, bundles, items and the three relations between them.
+    """Users, bundles, items and the three relations between them, and what is known of times.
 
-    `timestamps`, where known, are Unix seconds of the user-bundle interactions, aligned with the
-    entries of `user_bundle` in CSR order; `launched`, where known, those at which each bundle (n_bundles,)
-    was first on offer, NaN for a bundle of which that is not known.
+    All times are Unix seconds, and each of them may be missing. `timestamps` are those of the user-bundle
+    interactions, aligned with the entries of `user_bundle` in CSR order, `item_timestamps` the same for
+    `user_item`. `launched` and `ends` say from when and until when each bundle (n_bundles,) is on offer, NaN
+    for a bundle of which that is not known. `shown` counts exposure. `as_of` is the moment up to which the
+    data tell, where a split made it earlier than the latest moment in them.
     """
 
     users: Vocabulary
@@ -105,6 +155,10 @@ class BundleData:
     bundle_item: Sparse
     timestamps: Indices | None = None
     launched: Moments | None = None
+    ends: Moments | None = None
+    item_timestamps: Indices | None = None
+    shown: Shown | None = None
+    as_of: float | None = None
 
     def __post_init__(self) -> None:
         for name, matrix, rows, columns in (
@@ -114,20 +168,32 @@ class BundleData:
         ):
             check_relation(name, matrix, (len(rows), len(columns)))
             freeze(matrix)
-        if self.timestamps is not None:
-            if len(self.timestamps) != self.user_bundle.nnz:
+        for what, moments, pairs_of, matrix in (
+            ("timestamps", self.timestamps, "user-bundle interactions", self.user_bundle),
+            ("item timestamps", self.item_timestamps, "user-item pairs", self.user_item),
+        ):
+            if moments is None:
+                continue
+            if len(moments) != matrix.nnz:
                 raise DataError(
-                    f"{len(self.timestamps)} timestamps for {self.user_bundle.nnz} user-bundle interactions; "
-                    "there must be one for each"
+                    f"{len(moments)} {what} for {matrix.nnz} {pairs_of}; there must be one for each"
                 )
-            self.timestamps.flags.writeable = False
-        if self.launched is not None:
-            if len(self.launched) != len(self.bundles):
+            moments.flags.writeable = False
+        for what, times in (("launch times", self.launched), ("end times", self.ends)):
+            if times is None:
+                continue
+            if len(times) != len(self.bundles):
                 raise DataError(
-                    f"{len(self.launched)} launch times for {len(self.bundles)} bundles; there must be one "
-                    "for each, NaN where it is not known"
+                    f"{len(times)} {what} for {len(self.bundles)} bundles; there must be one for each, "
+                    "NaN where it is not known"
                 )
-            self.launched.flags.writeable = False
+            times.flags.writeable = False
+        if self.shown is not None and len(self.shown):
+            for positions, vocabulary in ((self.shown.users, self.users), (self.shown.bundles, self.bundles)):
+                if positions.min() < 0 or positions.max() >= len(vocabulary):
+                    raise DataError(
+                        f"showings of {vocabulary.kind}s that are not among the {vocabulary.kind}s"
+                    )
 
     @property
     def n_users(self) -> int:
@@ -146,26 +212,70 @@ class BundleData:
         """Interactions of each bundle: n_b in the paper."""
         return np.bincount(self.user_bundle.indices, minlength=self.n_bundles).astype(np.int64)
 
-    @property
-    def last_moment(self) -> float:
-        """The latest moment that the data tell of: of an interaction or, without any, of a launch."""
-        if self.timestamps is not None and len(self.timestamps):
-            return float(self.timestamps.max())
-        if self.launched is not None and not np.isnan(self.launched).all():
-            return float(np.nanmax(self.launched))
-        return np.nan
+    @cached_property
+    def now(self) -> float:
+        """The moment the data are of: the latest that they tell of, of a launch only where no other is known.
+
+        NaN where nothing has a time. A launch planned for next month does not make it next month.
+        """
+        if self.as_of is not None:
+            return self.as_of
+        shown = None if self.shown is None else self.shown.timestamps
+        known = [times for times in (self.timestamps, self.item_timestamps, shown) if times is not None]
+        latest = [float(times.max()) for times in known if len(times)]
+        if not latest and self.launched is not None:
+            latest = [float(moment) for moment in self.launched[~np.isnan(self.launched)]]
+        return max(latest, default=np.nan)
+
+    @cached_property
+    def first_seen(self) -> Moments:
+        """(n_bundles,) when each bundle was first taken or shown, NaN where no time of that is known."""
+        first = np.full(self.n_bundles, np.inf)
+        if self.timestamps is not None:
+            np.minimum.at(first, self.user_bundle.indices, self.timestamps)
+        if self.shown is not None and self.shown.timestamps is not None:
+            np.minimum.at(first, self.shown.bundles, self.shown.timestamps)
+        first[np.isinf(first)] = np.nan
+        return first
+
+    @cached_property
+    def age_days(self) -> Moments:
+        """(n_bundles,) for how many days each bundle was on offer: since its launch, else since first seen.
+
+        NaN where neither is known; 0 for a launch that lies ahead of `now`.
+        """
+        begun = self.first_seen
+        if self.launched is not None:
+            begun = np.where(np.isnan(self.launched), begun, self.launched)
+        return np.maximum(self.now - begun, 0) / DAY
+
+    @cached_property
+    def exposure(self) -> Indices | None:
+        """(n_bundles,) how often each bundle was shown; None where the data do not tell."""
+        if self.shown is None:
+            return None
+        return np.bincount(self.shown.bundles, minlength=self.n_bundles).astype(np.int64)
+
+    def on_offer(self, start: float, stop: float | None = None) -> npt.NDArray[np.bool_]:
+        """(n_bundles,) which bundles were on offer at a moment, or at any moment from `start` to `stop`.
+
+        A bundle whose launch or end is not known counts as on offer on that side.
+        """
+        offered = np.ones(self.n_bundles, dtype=bool)
+        if self.launched is not None:
+            offered &= ~(self.launched > (start if stop is None else stop))  # NaN is not above anything
+        if self.ends is not None:
+            offered &= ~(self.ends < start)
+        return offered
 
     def new_bundles(self, young_days: float) -> npt.NDArray[np.bool_]:
         """(n_bundles,) which bundles are new: nobody took them yet, and they are not known to be older.
 
-        A bundle that was on offer for more than `young_days` days before `last_moment` and that nobody took
-        is not new but unwanted. Without a launch time a bundle that nobody took counts as new.
+        A bundle that was on offer for more than `young_days` days before `now` and that nobody took
+        is not new but unwanted. Of unknown age, a bundle that nobody took counts as new.
         """
         untaken: npt.NDArray[np.bool_] = self.popularity == 0
-        if self.launched is None:
-            return untaken
-        age = self.last_moment - self.launched
-        return untaken & ~(age > young_days * DAY)  # NaN is not above anything
+        return untaken & ~(self.age_days > young_days)  # NaN is not above anything
 
     @cached_property
     def bundle_sizes(self) -> Indices:
@@ -174,7 +284,7 @@ class BundleData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of ids and relations: two data sets with the same fingerprint are the same."""
+        """A digest of everything the data hold: two data sets with the same fingerprint are the same."""
         digest = hashlib.sha256()
         for vocabulary in (self.users, self.bundles, self.items):
             digest.update(f"{vocabulary.kind}:{len(vocabulary)}".encode())
@@ -182,8 +292,30 @@ class BundleData:
                 digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
         for matrix in (self.user_bundle, self.user_item, self.bundle_item):
             digest.update(matrix.indptr.tobytes() + matrix.indices.tobytes())
+        # What is not known adds nothing, so that data without times keep the fingerprint they always had.
+        shown = {} if self.shown is None else self.shown.arrays()
+        for name, moments in {
+            "timestamps": self.timestamps,
+            "launched": self.launched,
+            "ends": self.ends,
+            "item_timestamps": self.item_timestamps,
+            **{f"shown {name}": values for name, values in shown.items()},
+            "as_of": None if self.as_of is None else np.array([self.as_of]),
+        }.items():
+            if moments is not None:
+                digest.update(f"{name}:{len(moments)}".encode() + _canonical(moments).tobytes())
         return digest.hexdigest()
 
     def with_user_bundle(self, user_bundle: Sparse, timestamps: Indices | None = None) -> BundleData:
         """The same world with other interactions: how a split makes its training part."""
         return replace(self, user_bundle=user_bundle, timestamps=timestamps)
+
+    def with_user_item(self, kept: npt.NDArray[np.bool_]) -> BundleData:
+        """The same world with only the user-item pairs marked `kept`, in CSR order."""
+        users, items = pairs(self.user_item)
+        times = None if self.item_timestamps is None else self.item_timestamps[kept]
+        return replace(
+            self,
+            user_item=relation(users[kept], items[kept], self.user_item.shape),
+            item_timestamps=times,
+        )

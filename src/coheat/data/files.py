@@ -1,37 +1,39 @@
 """Reading a directory: what stands in it decides how it is read.
 
-Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv, with columns named
-`user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in `user_bundle`. Instead of
+Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv (the latter two also
+compressed, as .csv.gz and .tsv.gz), with columns named
+`user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in the first two. Instead of
 `user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`, `user_bundle_test`. Optional
 tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the order of the ids;
-without them ids are sorted, so the order of rows never matters. `bundles` may have a column `launched`:
-since when a bundle is on offer, so that one that nobody took for long is not taken for new.
+without them ids are sorted, so the order of rows never matters. `bundles` may have columns `launched` and
+`ends`: since and until when a bundle is on offer, so that one that nobody took for long is not taken for
+new. An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who was shown what.
 
 Research text: see `coheat.data.research`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from coheat.data import research
 from coheat.data.dataset import BundleData
+from coheat.data.facts import SplitFacts, check_levels, read_facts
 from coheat.data.problems import Problems
+from coheat.data.sources import Source
 from coheat.data.split import PARTS, Split
-from coheat.data.tables import KINDS, PAIR_TABLES, Source, world_from_tables
+from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN, world_from_tables
 from coheat.data.text import read_text
 from coheat.data.world import World
 from coheat.errors import DataError
 
-SUFFIXES = (".parquet", ".csv", ".tsv")
-SPLIT_FACTS = "split.json"
+SUFFIXES = (".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
 def read_data(directory: str | Path) -> BundleData:
@@ -47,7 +49,7 @@ def read_split(directory: str | Path) -> Split:
             f"{directory}: it holds no split; name a scenario, or make a split with "
             f"`coheat data split {directory} --scenario cold --out SPLIT`"
         )
-    return reading.world.split(reading.scenario, reading.seed)
+    return reading.world.split(reading.facts)
 
 
 def has_split(directory: str | Path) -> bool:
@@ -73,8 +75,7 @@ class Reading:
     """What a directory holds: a world, and the facts about its split where it tells them."""
 
     world: World
-    scenario: str = "published"
-    seed: int | None = None
+    facts: SplitFacts
 
 
 def _read(directory: Path) -> Reading:
@@ -93,11 +94,14 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
             return None
         reader = _read_tables if layout.kind == "tables" else research.read_world
         world = reader(directory, layout.parts, problems)
-        scenario, seed = _split_facts(directory, problems)
+        facts = read_facts(directory, problems)
+        if world is not None and layout.is_split:
+            taken = world.parts["train"].matrix.indices
+            check_levels(facts, world.bundles, np.bincount(taken, minlength=len(world.bundles)), problems)
     except OSError as error:
         problems.error("", f"reading failed: {error}")
         return None
-    return None if world is None else Reading(world, scenario, seed)
+    return None if world is None else Reading(world, facts)
 
 
 def find_layout(directory: Path, problems: Problems) -> Layout | None:
@@ -140,27 +144,12 @@ def _where_tables_are(directory: Path) -> str:
     return "expected: user_bundle, user_item, bundle_item as .parquet, .csv or .tsv"
 
 
-def _split_facts(directory: Path, problems: Problems) -> tuple[str, int | None]:
-    """Scenario and seed, where `write_tables` or `write_research` left them."""
-    path = directory / SPLIT_FACTS
-    if not path.is_file():
-        return "published", None
-    try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
-        scenario, seed = facts["scenario"], facts["seed"]
-        if isinstance(scenario, str) and (seed is None or isinstance(seed, int)):
-            return scenario, seed
-    except (ValueError, KeyError, TypeError):
-        pass
-    problems.error(
-        SPLIT_FACTS, 'it must hold {"scenario": text, "seed": number or null}', "mend or delete it"
-    )
-    return "published", None
-
-
 def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
     names = {**parts, "user_item": "user_item", "bundle_item": "bundle_item"}
     sources = {name: _open(directory, stem, problems) for name, stem in names.items()}
+    shown = _open(directory, SHOWN, problems, optional=True)
+    if shown is not None:
+        sources[SHOWN] = shown
     id_lists = {kind: _open(directory, f"{kind}s", problems, optional=True) for kind in KINDS}
     known_ids = {kind: source for kind, source in id_lists.items() if source is not None}
     return world_from_tables(sources, known_ids, problems)
@@ -185,5 +174,5 @@ def _open(directory: Path, stem: str, problems: Problems, optional: bool = False
             reason = str(error).split("\n")[0]
             problems.error(path.name, f"not a readable Parquet file: {reason}", "write it again")
             return None
-    found = read_text(path, "," if path.suffix == ".csv" else "\t", problems)
+    found = read_text(path, "," if ".csv" in path.suffixes else "\t", problems)
     return None if found is None else Source(path.name, found.table, found.show_rows)

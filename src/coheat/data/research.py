@@ -6,7 +6,8 @@
     user_bundle_train.txt     user, bundle; likewise _tune and _test, or one unsplit user_bundle.txt
 
 Integers count from 0 and are the ids, as texts "0", "1", ... in numeric order. Where tables `users`,
-`bundles` or `items` (as `write_research` makes them) stand beside, row n of them names integer n.
+`bundles` or `items` (as `write_research` makes them) stand beside, row n of them names integer n, and
+`bundles` may say since and until when each is on offer (`launched`, `ends`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from coheat.data.lists import offer_times
 from coheat.data.problems import Problems, counted, places
+from coheat.data.sources import Source
 from coheat.data.text import read_text
-from coheat.data.world import PairRows, World, build_world
+from coheat.data.world import Evidence, PairRows, World, build_world
 from coheat.ids import Vocabulary
 
 SIZE_FILE = "*_data_size.txt"
@@ -74,7 +77,18 @@ def read_world(directory: Path, parts: Mapping[str, str], problems: Problems) ->
     if len(interactions) < len(parts) or None in names.values():
         return None
     users, bundles, items = (Vocabulary(ids or (), kind) for kind, ids in names.items())
-    return build_world((users, bundles, items), user_item, bundle_item, interactions, problems)
+    evidence = _offers(directory, len(bundles), problems)
+    return build_world((users, bundles, items), user_item, bundle_item, interactions, problems, evidence)
+
+
+def _offers(directory: Path, n_bundles: int, problems: Problems) -> Evidence:
+    """Since and until when bundles are on offer, where the table that names them says so."""
+    path = directory / "bundles.parquet"
+    if not path.is_file():
+        return Evidence()
+    source = Source(path.name, parquet.read_table(path))
+    times = offer_times(source, np.arange(n_bundles), n_bundles, problems)
+    return Evidence(times.get("launched"), times.get("ends"))
 
 
 def _names(directory: Path, kind: str, size: int, problems: Problems) -> list[str] | None:

@@ -1,15 +1,18 @@
 """Split: what a model may learn from, what chooses its best epoch, and what judges it.
 
-Five scenarios divide interactions; every one keeps all users, bundles and items as candidates.
+Six scenarios divide interactions; every one keeps all users, bundles and items as candidates.
 
 - warm: interactions at random, 7:1:2.
 - cold: bundles at random, 7:1:2; all interactions of a bundle go to its part.
 - all: interactions 7:1:2, half of validation and of test from bundles held out altogether (cold),
   half from bundles that keep at least one training interaction.
 - cold-ratio: the same with any share of cold interactions in place of one half.
-- time: earlier interactions train, later ones judge; a bundle first taken after the cut is cold.
+- time: earlier interactions train, later ones judge; a bundle first taken after the cut is cold. What users
+  got and were shown after the cut is not there to learn from either, as far as it has times.
+- warm-up: some bundles are thinned to 0, 1, 2, 4, 8 or 16 takers, so that one can see how they fare in the
+  first days of their life (`coheat.data.warm_up`); other interactions as in warm.
 
-Launch times stay only in a split by time: the others treat bundles as new that are not.
+Launches, ends and showings stay only in the last two: the others treat bundles as new that are not.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from coheat.data.dataset import BundleData, Indices, Sparse, check_relation, freeze, pairs, relation
+from coheat.data.divisions import PARTS as PARTS
+from coheat.data.divisions import TEST, TRAIN, by_time, cold, cut_times, mixed, warm
+from coheat.data.warm_up import WarmUp, thin
 from coheat.errors import DataError
 from coheat.rng import Randomness
 
-PARTS = ("train", "validation", "test")
-TRAIN, VALIDATION, TEST = range(3)
-SCENARIOS = ("warm", "cold", "all", "cold-ratio", "time")
+SCENARIOS = ("warm", "cold", "all", "cold-ratio", "time", "warm-up")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,10 @@ class Split:
     only the training interactions. `validation` and `test` are relations of the same shape
     (n_users, n_bundles). The three never share an interaction. A bundle without training
     interactions is cold; it stays a candidate like every other.
+
+    `times`, of a split by time, are the moments (Unix seconds) at which validation and test begin and at
+    which the latest interaction was. `warm_up`, of that scenario, says which bundles were thinned, and to
+    how many takers.
     """
 
     train: BundleData
@@ -45,6 +53,8 @@ class Split:
     test: Sparse
     scenario: str = "published"
     seed: int | None = None
+    times: tuple[float, float, float] | None = None
+    warm_up: WarmUp | None = None
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -74,6 +84,13 @@ class Split:
         """Whether all of validation is with bundles that have no training interactions: the cold scenario."""
         return bool(self.validation.nnz) and bool(self.cold_bundles[self.validation.indices].all())
 
+    def on_offer(self, part: str) -> npt.NDArray[np.bool_]:
+        """(n_bundles,) which bundles were on offer during validation or test; all where that is not known."""
+        if self.times is None:
+            return np.ones(self.train.n_bundles, dtype=bool)
+        begin, middle, end = self.times
+        return self.train.on_offer(*{"validation": (begin, middle), "test": (middle, end)}[part])
+
     def report(self) -> dict[str, Any]:
         """Sizes of the parts, and how much of validation and test is cold; ready for JSON."""
         cold_users = np.diff(self.train.user_bundle.indptr) == 0
@@ -94,6 +111,8 @@ class Split:
                     "cold_bundles": int((bundles & cold_bundles).sum()),
                     "cold_interaction_share": on_cold / part.nnz if part.nnz else 0.0,
                 }
+        if self.warm_up is not None:
+            report["warm_up"] = self.warm_up.report(self.validation, self.test)
         return report
 
 
@@ -104,12 +123,15 @@ def split(
     ratios: Sequence[float] = (7, 1, 2),
     cold_share: float | None = None,
     times: tuple[float, float] | None = None,
+    at_least: int | None = None,
 ) -> Split:
     """Divide the interactions of `data` for one of the SCENARIOS; the same seed gives the same split.
 
     `ratios` weigh train, validation and test. `cold_share`, for cold-ratio only, is the share (0..1)
     of validation and test interactions that fall on cold bundles. `times`, for time only, are the two
     moments (Unix seconds) at which validation and test begin; by default the ratios choose them.
+    `at_least`, for warm-up only, is how many takers a bundle must have to be thinned; by default 20, or
+    fewer where the data are small.
     """
     if scenario not in SCENARIOS:
         raise DataError(f"there is no scenario {scenario!r}; choose one of {', '.join(SCENARIOS)}")
@@ -119,18 +141,24 @@ def split(
         )
     if times is not None and scenario != "time":
         raise DataError(f"cut times belong to the scenario time; this is {scenario}")
+    if at_least is not None and scenario != "warm-up":
+        raise DataError(f"a least number of takers belongs to the scenario warm-up; this is {scenario}")
     if len(ratios) != 3 or min(ratios) < 0 or ratios[TRAIN] <= 0 or ratios[TEST] <= 0:
         raise DataError(f"the ratios {ratios} must be three numbers, those of train and test above 0")
     rng = Randomness(seed).generator("split")
+    if scenario == "time":
+        return _by_time(data, cut_times(data, ratios, times), seed)
+    if scenario == "warm-up":
+        thinned = thin(data, ratios, at_least, rng)
+        return replace(_divide(thinned.data, thinned.part, scenario, seed), warm_up=thinned.warm_up)
     if scenario == "warm":
-        part = _warm(data, ratios, rng)
+        part = warm(data, ratios, rng)
     elif scenario == "cold":
-        part = _cold(data, ratios, rng)
-    elif scenario == "time":
-        part = _by_time(data, ratios, times)
+        part = cold(data, ratios, rng)
     else:
-        part = _mixed(data, ratios, 0.5 if cold_share is None else cold_share, rng)
-    return _divide(data, part, scenario, seed)
+        part = mixed(data, ratios, 0.5 if cold_share is None else cold_share, rng)
+    # Launches, ends and showings would tell on the bundles that these scenarios treat as new.
+    return _divide(replace(data, launched=None, ends=None, shown=None), part, scenario, seed)
 
 
 def _divide(data: BundleData, part: Indices, scenario: str, seed: int) -> Split:
@@ -141,114 +169,19 @@ def _divide(data: BundleData, part: Indices, scenario: str, seed: int) -> Split:
         for number in range(3)
     )
     timestamps = None if data.timestamps is None else data.timestamps[part == TRAIN]
-    world = data.with_user_bundle(train, timestamps)
-    if scenario != "time":
-        world = replace(world, launched=None)
-    return Split(world, validation, test, scenario, seed)
+    return Split(data.with_user_bundle(train, timestamps), validation, test, scenario, seed)
 
 
-def _counts(total: int, ratios: Sequence[float], what: str) -> list[int]:
-    """`total` things in proportion to `ratios`; every part with a ratio gets at least one.
-
-    >>> _counts(100, (7, 1, 2), "bundles"), _counts(3, (7, 1, 2), "bundles")
-    ([70, 10, 20], [1, 1, 1])
-    """
-    asked = [ratio > 0 for ratio in ratios]
-    if total < sum(asked):
-        raise DataError(
-            f"{total} {what} cannot be divided into {sum(asked)} parts; each of train, validation and test "
-            "needs at least one"
-        )
-    ends = np.round(np.cumsum(ratios) / np.sum(ratios) * total).astype(int)
-    counts = np.diff(ends, prepend=0)
-    for number in np.flatnonzero((counts == 0) & asked):
-        counts[number] += 1
-        counts[np.argmax(counts)] -= 1
-    return [int(count) for count in counts]
-
-
-def _warm(data: BundleData, ratios: Sequence[float], rng: np.random.Generator) -> Indices:
-    counts = _counts(data.user_bundle.nnz, ratios, "interactions")
-    return rng.permutation(np.repeat(np.arange(3), counts))
-
-
-def _cold(data: BundleData, ratios: Sequence[float], rng: np.random.Generator) -> Indices:
-    """Only bundles with interactions are divided; the others are nobody's answer and stay candidates."""
-    taken = np.flatnonzero(data.popularity)
-    part_of_bundle = np.zeros(data.n_bundles, dtype=np.int64)
-    part_of_bundle[taken] = rng.permutation(np.repeat(np.arange(3), _counts(len(taken), ratios, "bundles")))
-    part: Indices = part_of_bundle[data.user_bundle.indices]
-    return part
-
-
-def _mixed(data: BundleData, ratios: Sequence[float], cold_share: float, rng: np.random.Generator) -> Indices:
-    """Cold bundles fill their share of test and validation, random interactions of the others the rest."""
-    if not 0 <= cold_share <= 1:
-        raise DataError(f"the cold share is a number from 0 to 1, not {cold_share}")
-    counts = _counts(data.user_bundle.nnz, ratios, "interactions")
-    bundles: Indices = data.user_bundle.indices
-    order = rng.permutation(np.flatnonzero(data.popularity))
-    part_of_bundle = np.zeros(data.n_bundles, dtype=np.int64)
-    for number in (TEST, VALIDATION):
-        wanted = max(round(cold_share * counts[number]), int(cold_share * counts[number] > 0))
-        chosen = _bundles_worth(wanted, order[part_of_bundle[order] == TRAIN], data.popularity)
-        if wanted and not len(chosen):
-            raise DataError(
-                f"{wanted} interactions of {PARTS[number]} should fall on cold bundles, but every bundle "
-                "left has more than that; the data are too small for this scenario"
-            )
-        part_of_bundle[chosen] = number
-    part = part_of_bundle[bundles]
-    missing = [counts[number] - int((part == number).sum()) for number in (VALIDATION, TEST)]
-    # One interaction of every bundle left stays in training, so that what counts as warm is warm.
-    shuffled = rng.permutation(np.flatnonzero(part == TRAIN))
-    _, kept = np.unique(bundles[shuffled], return_index=True)
-    free = np.delete(shuffled, kept)
-    if cold_share < 1 and len(free) < sum(missing):
-        raise DataError(
-            f"{sum(missing)} interactions of warm bundles should be held out, but only {len(free)} can be "
-            "while their bundle keeps one for training; choose a larger cold share or another scenario"
-        )
-    if cold_share < 1:
-        part[free[: missing[0]]] = VALIDATION
-        part[free[missing[0] : sum(missing)]] = TEST
-    if not (part == TRAIN).any():
-        raise DataError("nothing would be left to train on; choose a smaller cold share or other ratios")
-    return part
-
-
-def _bundles_worth(wanted: int, order: Indices, popularity: Indices) -> Indices:
-    """Bundles, in the given order, each taken if it still fits into `wanted` interactions."""
-    chosen = []
-    for bundle in order:
-        if popularity[bundle] <= wanted:
-            chosen.append(bundle)
-            wanted -= int(popularity[bundle])
-        if not wanted:
-            break
-    return np.array(chosen, dtype=np.int64)
-
-
-def _by_time(data: BundleData, ratios: Sequence[float], times: tuple[float, float] | None) -> Indices:
-    """Before the first moment: train; from the second on: test; between them: validation."""
-    moments = data.timestamps
-    if moments is None:
-        raise DataError(
-            "a split by time needs times: add a column `timestamp` to user_bundle, or choose another scenario"
-        )
-    if times is None:
-        counts = _counts(len(moments), ratios, "interactions")
-        ordered = np.sort(moments)
-        # Interactions of one moment stay together, so parts can be a little larger or smaller than asked.
-        times = (ordered[counts[0]], ordered[counts[0] + counts[1]])
-    if times[0] > times[1]:
-        raise DataError(f"validation would begin ({times[0]}) after test ({times[1]}); swap the two")
-    part: Indices = np.searchsorted(np.array(times), moments, side="right").astype(np.int64)
-    for number in (TRAIN, TEST):
-        if not (part == number).any():
-            first, last = (np.datetime64(int(moment), "s") for moment in (moments.min(), moments.max()))
-            raise DataError(
-                f"{PARTS[number]} would be empty: all interactions lie between {first} and {last} (UTC); "
-                "choose other times or another scenario"
-            )
-    return part
+def _by_time(data: BundleData, times: tuple[float, float], seed: int) -> Split:
+    """Only what was there before the first of the two moments is there to learn from."""
+    assert data.timestamps is not None, "without times there are no cut times"
+    part = by_time(data.timestamps, times)
+    world = replace(data, as_of=float(times[0]))
+    if data.item_timestamps is not None:
+        world = world.with_user_item(data.item_timestamps < times[0])
+    if data.shown is not None:
+        moments = data.shown.timestamps
+        # Showings without times cannot be divided, and those of the days to come would tell on them.
+        world = replace(world, shown=None if moments is None else data.shown.keep(moments < times[0]))
+    ends = (float(times[0]), float(times[1]), float(data.timestamps.max()))
+    return replace(_divide(world, part, "time", seed), times=ends)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coheat.data.dataset import BundleData, Indices, Sparse
+from coheat.data.dataset import BundleData, Indices, Moments, Sparse
 from coheat.errors import DataError
 
 
@@ -32,6 +33,13 @@ class Stats:
     top_20_percent_share: float
     gini: float
     """0 when all bundles are taken equally often, near 1 when one has nearly everything."""
+    first_interaction: str | None = None
+    """When the earliest and the latest user-bundle interaction were (UTC), where times are known."""
+    last_interaction: str | None = None
+    user_item_dated: bool = False
+    bundles_with_launch: int = 0
+    bundles_with_end: int = 0
+    showings: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,7 +63,24 @@ def stats(data: BundleData) -> Stats:
         top_10_percent_share=_top_share(popularity, 0.1),
         top_20_percent_share=_top_share(popularity, 0.2),
         gini=gini(popularity),
+        first_interaction=_shown_moment(data.timestamps, np.min),
+        last_interaction=_shown_moment(data.timestamps, np.max),
+        user_item_dated=data.item_timestamps is not None,
+        bundles_with_launch=_known(data.launched),
+        bundles_with_end=_known(data.ends),
+        showings=0 if data.shown is None else len(data.shown),
     )
+
+
+def _shown_moment(timestamps: Indices | None, which: Callable[[Indices], Any]) -> str | None:
+    """The moment that `which` chooses, as people write it; None where none is known."""
+    if timestamps is None or not len(timestamps):
+        return None
+    return str(np.datetime64(int(which(timestamps)), "s"))
+
+
+def _known(moments: Moments | None) -> int:
+    return 0 if moments is None else int((~np.isnan(moments)).sum())
 
 
 def _density(matrix: Sparse) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +35,7 @@ class TextTable:
     @cached_property
     def _filled_lines(self) -> Indices:
         """Numbers (from 1) of the lines that are not blank; pyarrow passes over blank ones."""
-        lines = LINE_END.split(self.path.read_bytes())
+        lines = LINE_END.split(file_content(self.path))
         return np.flatnonzero(np.fromiter(map(len, lines), np.int64, len(lines))) + 1
 
     @cached_property
@@ -59,7 +61,11 @@ def read_text(
     Without `names`, the first line is the header and cells may be quoted. What is wrong with single
     lines is told; lines with too few or too many columns are left out.
     """
-    content = _utf8(path, problems)
+    try:
+        content = _utf8(path, problems)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        problems.error(path.name, f"not a readable gzip file: {error}", "compress it again")
+        return None
     cell = column_type or pa.string()
     if not content.strip():
         if names is None:
@@ -101,9 +107,15 @@ def read_text(
     return found
 
 
+def file_content(path: Path) -> bytes:
+    """The bytes of a file; what is compressed (.gz) is unpacked."""
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
 def _utf8(path: Path, problems: Problems) -> bytes:
     """The content of a file; lines that are not UTF-8 are told, and a mark stands in place of what is not."""
-    content = path.read_bytes()
+    content = file_content(path)
     try:
         content.decode("utf-8")
         return content

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from coheat.data.dataset import BundleData, Indices, Moments, Sparse, first_of_runs, pairs, relation
+from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, first_of_runs, pairs, relation
+from coheat.data.facts import SplitFacts
+from coheat.data.joins import Side, report_join
 from coheat.data.problems import Problems, ShowRows, counted, listed, places
 from coheat.data.split import PARTS, Split
 from coheat.ids import Vocabulary
@@ -36,10 +38,19 @@ class PairRows:
 
 @dataclass(frozen=True)
 class Interactions:
-    """Distinct user-bundle pairs in CSR order, with the earliest timestamp of each where known."""
+    """Distinct pairs in CSR order, with the earliest timestamp of each where known."""
 
     matrix: Sparse
     timestamps: Indices | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What else is known of bundles: since and until when each is on offer, and who was shown them."""
+
+    launched: Moments | None = None
+    ends: Moments | None = None
+    shown: PairRows | None = None
 
 
 @dataclass(frozen=True)
@@ -49,18 +60,30 @@ class World:
     users: Vocabulary
     bundles: Vocabulary
     items: Vocabulary
-    user_item: Sparse
+    user_item: Interactions
     bundle_item: Sparse
     parts: Mapping[str, Interactions]
     launched: Moments | None = None
+    ends: Moments | None = None
+    shown: Shown | None = None
+    user_item_source: str = "user_item"
 
     def data(self) -> BundleData:
         """All interactions, those of every part together."""
         return self._with(_union(list(self.parts.values())))
 
-    def split(self, scenario: str, seed: int | None) -> Split:
+    def split(self, facts: SplitFacts) -> Split:
         train, validation, test = (self.parts[name] for name in PARTS)
-        return Split(self._with(train), validation.matrix, test.matrix, scenario, seed)
+        world = replace(self._with(train), as_of=facts.as_of)
+        return Split(
+            world,
+            validation.matrix,
+            test.matrix,
+            facts.scenario,
+            facts.seed,
+            facts.times,
+            facts.warm_up(self.bundles),
+        )
 
     def _with(self, interactions: Interactions) -> BundleData:
         return BundleData(
@@ -68,10 +91,13 @@ class World:
             self.bundles,
             self.items,
             interactions.matrix,
-            self.user_item,
+            self.user_item.matrix,
             self.bundle_item,
             interactions.timestamps,
             self.launched,
+            self.ends,
+            self.user_item.timestamps,
+            self.shown,
         )
 
 
@@ -81,21 +107,27 @@ def build_world(
     bundle_item: PairRows,
     parts: Mapping[str, PairRows],
     problems: Problems,
-    launched: Moments | None = None,
+    evidence: Evidence | None = None,
 ) -> World:
     """Relations from pairs; duplicates, shared pairs and lonely users and bundles are told to `problems`."""
     users, bundles, items = vocabularies
+    evidence = evidence or Evidence()
+    shown = evidence.shown
     world = World(
         users,
         bundles,
         items,
-        _distinct(user_item, (len(users), len(items)), problems).matrix,
+        _distinct(user_item, (len(users), len(items)), problems),
         _distinct(bundle_item, (len(bundles), len(items)), problems).matrix,
         {name: _distinct(part, (len(users), len(bundles)), problems) for name, part in parts.items()},
-        launched,
+        evidence.launched,
+        evidence.ends,
+        None if shown is None else Shown(shown.rows, shown.columns, shown.timestamps),
+        user_item.source,
     )
     _report_shared(world, parts, problems)
     _report_lonely(world, parts, user_item.source, bundle_item.source, problems)
+    _report_times(world, parts, problems)
     return world
 
 
@@ -105,15 +137,15 @@ def _distinct(found: PairRows, shape: tuple[int, int], problems: Problems) -> In
     if not len(found.rows):
         problems.warning(found.source, "there are no pairs in it")
     timestamps = found.timestamps
-    if timestamps is not None:
-        order = np.lexsort((timestamps, found.columns, found.rows))
-        timestamps = timestamps[order][first_of_runs(_keys(found, shape)[order])]
     repeated = len(found.rows) - matrix.nnz
-    if repeated:
+    if timestamps is not None or repeated:
         keys = _keys(found, shape)
         order = np.argsort(keys, kind="stable")
-        again = np.sort(order[~first_of_runs(keys[order])])
-        where, row = places("row", again, found.show_rows)
+        first = first_of_runs(keys[order])
+    if timestamps is not None and len(timestamps):
+        timestamps = np.minimum.reduceat(timestamps[order], np.flatnonzero(first))
+    if repeated:
+        where, row = places("row", np.sort(order[~first]), found.show_rows)
         problems.warning(
             found.source,
             f"{counted(repeated, 'repeated pair')} dropped ({where})",
@@ -165,22 +197,34 @@ def _report_shared(world: World, parts: Mapping[str, PairRows], problems: Proble
 def _report_lonely(
     world: World, parts: Mapping[str, PairRows], user_item: str, bundle_item: str, problems: Problems
 ) -> None:
-    """Bundles that nothing is known about, and users that only one table knows."""
+    """Tables that do not join, bundles that nothing is known about, and users that only one table knows."""
     has_bundle = np.zeros(len(world.users), dtype=bool)
-    wanted = np.zeros(len(world.bundles), dtype=bool)
+    wanted, held, owned = (
+        np.zeros(size, dtype=bool) for size in (len(world.bundles), *[len(world.items)] * 2)
+    )
     for part in world.parts.values():
         has_bundle |= np.diff(part.matrix.indptr) > 0
         wanted[part.matrix.indices] = True
-    empty = np.flatnonzero((np.diff(world.bundle_item.indptr) == 0) & wanted)
-    if len(empty):
-        names = listed([repr(world.bundles[int(bundle)]) for bundle in empty])
-        problems.warning(
-            bundle_item,
-            f"{len(empty)} of the bundles that users have hold no item: {names}",
-            "a bundle without items can be recommended by its history only, never while it is new",
-        )
-    has_item = np.diff(world.user_item.indptr) > 0
+    has_item = np.diff(world.user_item.matrix.indptr) > 0
+    filled = np.diff(world.bundle_item.indptr) > 0
+    held[world.bundle_item.indices] = True
+    owned[world.user_item.matrix.indices] = True
     interactions = " + ".join(part.source for part in parts.values())
+    # Rows with errors are left out, so what is left of a table need not join.
+    joins = (
+        []
+        if problems.of("error")
+        else [
+            (world.users, Side(user_item, has_item), Side(interactions, has_bundle)),
+            (world.items, Side(user_item, owned), Side(bundle_item, held)),
+            (world.bundles, Side(bundle_item, filled), Side(interactions, wanted)),
+        ]
+    )
+    apart = [
+        vocabulary.kind for vocabulary, one, other in joins if report_join(vocabulary, one, other, problems)
+    ]
+    if "bundle" not in apart:
+        _report_empty(world, np.flatnonzero(wanted & ~filled), bundle_item, problems)
     for lonely, known, unknown in (
         (has_bundle & ~has_item, interactions, user_item),
         (has_item & ~has_bundle, user_item, interactions),
@@ -188,3 +232,31 @@ def _report_lonely(
         count = int(lonely.sum())
         if count:
             problems.note(known, f"{count} of {len(world.users)} users stand here but not in {unknown}")
+
+
+def _report_empty(world: World, empty: Indices, bundle_item: str, problems: Problems) -> None:
+    if len(empty):
+        names = listed([repr(world.bundles[int(bundle)]) for bundle in empty])
+        problems.warning(
+            bundle_item,
+            f"{len(empty)} of the bundles that users have hold no item: {names}",
+            "a bundle without items can be recommended by its history only, never while it is new",
+        )
+
+
+def _report_times(world: World, parts: Mapping[str, PairRows], problems: Problems) -> None:
+    """Interactions at moments at which their bundle was not on offer: possible, but worth knowing."""
+    for name, part in world.parts.items():
+        if part.timestamps is None:
+            continue
+        bundles = part.matrix.indices
+        for what, early in (
+            (
+                "before the launch of the bundle",
+                world.launched is not None and part.timestamps < world.launched[bundles],
+            ),
+            ("after its end", world.ends is not None and part.timestamps > world.ends[bundles]),
+        ):
+            count = int(np.sum(early))
+            if count:
+                problems.note(parts[name].source, f"{count} of {part.matrix.nnz} interactions lie {what}")

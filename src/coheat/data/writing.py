@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,12 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from coheat.data.dataset import BundleData, Indices, Moments, Sparse, pairs
-from coheat.data.files import SPLIT_FACTS, SUFFIXES
+from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, pairs
+from coheat.data.facts import SPLIT_FACTS, write_facts
+from coheat.data.files import SUFFIXES
 from coheat.data.research import PART_FILES, UNSPLIT_FILE
 from coheat.data.split import PARTS, Split
-from coheat.data.tables import KINDS, PAIR_TABLES
+from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN
 from coheat.errors import DataError
 from coheat.ids import Vocabulary
 from coheat.storage import replacing_directory
@@ -34,11 +34,16 @@ def write_tables(data: BundleData | Split, directory: str | Path, overwrite: boo
         for name, (matrix, timestamps) in _interactions(data).items():
             stem = "user_bundle" if name == "all" else f"user_bundle_{name}"
             _write_pairs(target / f"{stem}.parquet", matrix, world.users, world.bundles, timestamps)
-        _write_pairs(target / "user_item.parquet", world.user_item, world.users, world.items)
+        _write_pairs(
+            target / "user_item.parquet", world.user_item, world.users, world.items, world.item_timestamps
+        )
         _write_pairs(target / "bundle_item.parquet", world.bundle_item, world.bundles, world.items)
         for vocabulary in (world.users, world.bundles, world.items):
-            _write_ids(target, vocabulary, world.launched if vocabulary.kind == "bundle" else None)
-        _write_facts(target, data)
+            _write_ids(target, vocabulary, world)
+        if world.shown is not None:
+            _write_shown(target / f"{SHOWN}.parquet", world, world.shown)
+        if isinstance(data, Split):
+            write_facts(target, data)
 
 
 def write_research(
@@ -47,7 +52,8 @@ def write_research(
     """Write the research text layout (see `coheat.data.research`), readable by published code.
 
     Ids become their positions. Where they were other than "0", "1", ..., tables `users`, `bundles`
-    and `items` keep them, and reading gives them back. The layout has no place for times.
+    and `items` keep them, and reading gives them back; so does `bundles` with the times of launches and
+    ends. The layout has no place for other times, nor for what was shown.
     """
     if not name or "/" in name or "\\" in name:
         raise DataError(f"the name {name!r} becomes part of a file's name; use letters and digits")
@@ -60,9 +66,11 @@ def write_research(
         _write_integers(target / "user_item.txt", world.user_item)
         _write_integers(target / "bundle_item.txt", world.bundle_item)
         for vocabulary in (world.users, world.bundles, world.items):
-            if vocabulary.ids != tuple(map(str, range(len(vocabulary)))):
-                _write_ids(target, vocabulary)
-        _write_facts(target, data)
+            numbered = vocabulary.ids == tuple(map(str, range(len(vocabulary))))
+            if not numbered or (vocabulary.kind == "bundle" and _offer_times(world)):
+                _write_ids(target, vocabulary, world)
+        if isinstance(data, Split):
+            write_facts(target, data)
 
 
 def _interactions(data: BundleData | Split) -> dict[str, tuple[Sparse, Indices | None]]:
@@ -99,7 +107,7 @@ def _fresh(directory: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _is_ours(name: str) -> bool:
-    stems = {*PAIR_TABLES, *(f"user_bundle_{part}" for part in PARTS), *(f"{kind}s" for kind in KINDS)}
+    stems = {*PAIR_TABLES, SHOWN, *(f"user_bundle_{part}" for part in PARTS), *(f"{kind}s" for kind in KINDS)}
     texts = {UNSPLIT_FILE, *PART_FILES.values(), "user_item.txt", "bundle_item.txt", SPLIT_FACTS}
     return (
         name in texts
@@ -111,21 +119,43 @@ def _is_ours(name: str) -> bool:
 def _write_pairs(
     path: Path, matrix: Sparse, rows: Vocabulary, columns: Vocabulary, timestamps: Indices | None = None
 ) -> None:
+    row_positions, column_positions = pairs(matrix)
+    _write_rows(path, (rows, row_positions), (columns, column_positions), timestamps)
+
+
+def _write_shown(path: Path, world: BundleData, shown: Shown) -> None:
+    _write_rows(path, (world.users, shown.users), (world.bundles, shown.bundles), shown.timestamps)
+
+
+def _write_rows(
+    path: Path,
+    one: tuple[Vocabulary, Indices],
+    other: tuple[Vocabulary, Indices],
+    timestamps: Indices | None,
+) -> None:
+    """A table of two columns of ids, given as positions in their vocabularies, and of times where known."""
     table: dict[str, Any] = {
         f"{vocabulary.kind}_id": pa.DictionaryArray.from_arrays(
             pa.array(positions, pa.int32()), pa.array(vocabulary.ids, pa.string())
         ).cast(pa.string())
-        for vocabulary, positions in zip((rows, columns), pairs(matrix), strict=True)
+        for vocabulary, positions in (one, other)
     }
     if timestamps is not None:
         table["timestamp"] = timestamps
     parquet.write_table(pa.table(table), path)
 
 
-def _write_ids(directory: Path, vocabulary: Vocabulary, launched: Moments | None = None) -> None:
+def _offer_times(world: BundleData) -> dict[str, Moments]:
+    """Since and until when bundles are on offer, as far as that is known."""
+    times = {"launched": world.launched, "ends": world.ends}
+    return {name: moments for name, moments in times.items() if moments is not None}
+
+
+def _write_ids(directory: Path, vocabulary: Vocabulary, world: BundleData) -> None:
     table: dict[str, Any] = {f"{vocabulary.kind}_id": pa.array(vocabulary.ids, pa.string())}
-    if launched is not None:
-        table["launched"] = pa.array(launched, pa.float64(), from_pandas=True)
+    if vocabulary.kind == "bundle":
+        for name, moments in _offer_times(world).items():
+            table[name] = pa.array(moments, pa.float64(), from_pandas=True)
     parquet.write_table(pa.table(table), directory / f"{vocabulary.kind}s.parquet")
 
 
@@ -133,9 +163,3 @@ def _write_integers(path: Path, matrix: Sparse) -> None:
     rows, columns = pairs(matrix)
     options = csv.WriteOptions(include_header=False, delimiter="\t")
     csv.write_csv(pa.table({"row": rows, "column": columns}), path, options)
-
-
-def _write_facts(directory: Path, data: BundleData | Split) -> None:
-    if isinstance(data, Split):
-        facts = {"scenario": data.scenario, "seed": data.seed}
-        (directory / SPLIT_FACTS).write_text(json.dumps(facts) + "\n", encoding="utf-8")
