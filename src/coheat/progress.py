@@ -29,6 +29,7 @@ class ProgressBar(Watcher):
     def __init__(self, console: Console | None = None, show_memory: bool = True):
         self.show_memory = show_memory
         self.console = console or Console(stderr=True)
+        self.watched = self.console.is_terminal or self.console.is_jupyter
         self.bar = _Bar(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(),
@@ -36,7 +37,7 @@ class ProgressBar(Watcher):
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not self.watched,
         )
         self.task = TaskID(0)
         self.per_epoch = 1
@@ -44,7 +45,7 @@ class ProgressBar(Watcher):
     def begin(
         self, model: Model, standing: Standing, settings: TrainingSettings, memory: MemoryEstimate
     ) -> None:
-        if self.console.is_terminal and self.show_memory:
+        if self.watched and self.show_memory:
             self.console.print(
                 f"memory: about {readable(memory.total)} more of {readable(available_memory())} available "
                 f"({memory.describe()})",
@@ -63,7 +64,7 @@ class ProgressBar(Watcher):
         self.bar.start()
 
     def backbone(self, model: Model) -> Watcher:
-        if self.console.is_terminal:
+        if self.watched:
             self.console.print(
                 f"first {model.backbone}, whose vectors this model starts from (kept for the next time)",
                 highlight=False,

@@ -4,6 +4,7 @@ run.json        what was asked for: data, split, model, settings, seed
 history.jsonl   one line per epoch
 checkpoint.json, *.safetensors   while training, to resume from
 model/          the artifact, when training is done
+rivals.json     how it stands beside counting and popularity on validation
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import shlex
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,11 +24,15 @@ from coheat.artifact import Artifact, Contents, Description, load_artifact, save
 from coheat.checkpoint import HISTORY, Checkpoints, model_state
 from coheat.data.dataset import BundleData, relation
 from coheat.data.files import has_split, read_data, read_split
+from coheat.data.leaks import REMEDY, leakage, without_leaks
+from coheat.data.problems import DataWarning
 from coheat.data.split import Split
 from coheat.data.split import split as make_split
 from coheat.data.tables import from_frames
+from coheat.display import html_facts
 from coheat.errors import ArtifactError, ConfigError, DataError
-from coheat.evaluation import Candidates, evaluate
+from coheat.evaluation import Candidates, Evaluation
+from coheat.judging import beside_rivals, judge, judge_on_file
 from coheat.memory import explaining_allocation
 from coheat.models.base import Model
 from coheat.presets import model_class, resolve_settings
@@ -36,6 +42,7 @@ from coheat.storage import alone_in, read_json, write_json
 from coheat.training import FitResult, LossNotFinite, TrainingInterrupted, Watcher, choose_device, fit
 
 RECORD = "run.json"
+RIVALS = "rivals.json"
 FORMAT = 1
 DEFAULT_SCENARIO = "all"
 IN_MEMORY = "(in memory)"
@@ -61,6 +68,7 @@ class RunRecord:
     config: dict[str, Any]
     training: dict[str, Any]
     seed: int
+    without_leaks: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,15 @@ class Run:
 
     path: Path
     record: RunRecord
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "not finished"
+        return f"Run of {self.record.model} on {self.record.data} in {self.path} ({state})"
+
+    def _repr_html_(self) -> str:
+        facts = {"model": self.record.model, "data": self.record.data, "scenario": self.record.scenario}
+        metrics = self.artifact.description.metrics if self.finished else {}
+        return html_facts({**facts, **{f"validation {name}": value for name, value in metrics.items()}})
 
     @property
     def finished(self) -> bool:
@@ -95,6 +112,7 @@ class Run:
         words += ["--seed", str(record.seed)]
         if record.makes_split:
             words += ["--scenario", record.scenario]
+        words += ["--without-leaks"] if record.without_leaks else []
         for key, value in record.overrides.items():
             words += ["--set", f"{key}={_toml(value)}"]
         return shlex.join([*words, "--out", str(self.path), "--resume"])
@@ -105,41 +123,48 @@ class Run:
         ks: Sequence[int] = (20,),
         candidates: Candidates = "all",
         by_popularity: bool = False,
+        on: str | Path | None = None,
     ) -> dict[str, Any]:
         """Metrics of the trained model on validation and test, ready for JSON.
 
         The data is the run's own unless `data_dir` is given; `warnings` says where it differs from what
-        the model was trained with. A part with nothing to measure is None.
+        the model was trained with. A part with nothing to measure is None. With `on`, a file of later
+        interactions, the metrics on these.
         """
         artifact = self.artifact
         about = artifact.description
-        split, warnings = self._split(data_dir, artifact)
         report: dict[str, Any] = {
             "model": about.model,
             "epoch": about.best_epoch,
             "seconds": about.seconds,
             "seed": about.seed,
-            "scenario": split.scenario,
-            "candidates": candidates,
         }
+        if on is not None:
+            later, notes = judge_on_file(artifact, Path(on), ks)
+            scope = {"scenario": "later interactions", "candidates": "all", "warnings": notes}
+            return {**report, **scope, "later": _judged(later, by_popularity)}
+        split, warnings = self.split(data_dir)
+        report |= {"scenario": split.scenario, "candidates": candidates}
         served = artifact.served()
-        nothing: DataError | None = None
-        for part, held_out in (("test", split.test), ("validation", split.validation)):
-            try:
-                found = evaluate(served, split.train, held_out, ks, candidates)
-            except DataError as error:
-                report[part], nothing = None, error
-                continue
-            report[part] = {**found.metrics, "users": found.n_users}
-            if by_popularity:
-                report[part]["by_popularity"] = found.by_popularity
-        if nothing and report["test"] is None and report["validation"] is None:
-            raise nothing
+        for part in ("test", "validation"):
+            found = judge(served, split, part, ks, candidates)
+            report[part] = None if found is None else _judged(found, by_popularity)
+        if report["test"] is None and report["validation"] is None:
+            raise DataError(
+                f"{self.path}: nothing was held out that could be measured with candidates {candidates!r}; "
+                "judge it on a file of later interactions with --on FILE"
+            )
         return {**report, "warnings": warnings}
 
-    def _split(self, data_dir: str | Path | None, artifact: Artifact) -> tuple[Split, list[str]]:
+    @property
+    def rivals(self) -> dict[str, Any]:
+        """How the model stood beside simple rivals when it was trained; {} where nothing was validated."""
+        path = self.path / RIVALS
+        return read_json(path) if path.exists() else {}
+
+    def split(self, data_dir: str | Path | None = None) -> tuple[Split, list[str]]:
         """The split to judge on, and in which ways it is not the one the model was trained with."""
-        record = self.record
+        record, artifact = self.record, self.artifact
         places = [data_dir] if data_dir else [record.data_resolved, record.data]
         data_dir = next((place for place in map(Path, places) if place.is_dir()), None)
         if data_dir is None:
@@ -148,6 +173,7 @@ class Run:
             )
         made = record.makes_split and not has_split(data_dir)
         split = open_split(data_dir, record.scenario if made else None, record.seed)[0]
+        split = without_leaks(split) if record.without_leaks else split
         if fingerprint(split) == record.fingerprint:
             return split, []
         trained = artifact.training_data()
@@ -158,6 +184,13 @@ class Run:
                 "train again on this data"
             )
         return split, [f"{data_dir}: not the data this model was trained with, or changed since"]
+
+
+def _judged(found: Evaluation, by_popularity: bool) -> dict[str, Any]:
+    """An evaluation, ready for JSON."""
+    extra = {"by_popularity": found.by_popularity} if by_popularity else {}
+    warm_up = {"warm_up": found.warm_up} if found.warm_up else {}
+    return {**found.metrics, "users": found.n_users, **extra, **warm_up}
 
 
 def open_split(source: Source, scenario: str | None, seed: int) -> tuple[Split, bool]:
@@ -171,7 +204,7 @@ def open_split(source: Source, scenario: str | None, seed: int) -> tuple[Split, 
     if not directory.is_dir():
         kind = "a file, not a directory" if directory.exists() else "there is no such directory"
         raise DataError(f"{directory}: {kind}; give the directory that holds the data files")
-    if not has_split(directory):
+    if scenario == "everything" or not has_split(directory):
         return open_split(read_data(directory), scenario, seed)
     if scenario is not None:
         raise ConfigError(f"{directory}: comes with its own split, so leave --scenario {scenario} out")
@@ -219,6 +252,7 @@ def train_run(
     resume: bool = False,
     overwrite: bool = False,
     watcher: Watcher | None = None,
+    remove_leaks: bool = False,
 ) -> Run:
     """Train a model on `data` (a directory, a `BundleData`, or frames by table) and leave it in `out`.
 
@@ -231,6 +265,9 @@ def train_run(
     resolve_settings(model_name, preset, overrides or {})  # a mistake in these is told before data is read
     _check_free(out, resume, overwrite)
     split, makes_split = open_split(data, scenario, seed)
+    split = without_leaks(split) if remove_leaks else split
+    if (leaks := leakage(split)).is_suspicious:
+        warnings.warn(f"{leaks}; {REMEDY}", DataWarning, stacklevel=2)
     config, training = resolve_settings(model_name, preset, overrides or {}, split.validates_new_bundles_only)
     place = Path(data) if isinstance(data, str | Path) else None
     record = RunRecord(
@@ -245,6 +282,7 @@ def train_run(
         config=config.model_dump(mode="json"),
         training=training.model_dump(mode="json"),
         seed=seed,
+        without_leaks=remove_leaks,
     )
     run = Run(out, record)
     resuming = resume and (out / RECORD).exists()
@@ -256,7 +294,11 @@ def train_run(
         model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
         if not resuming:
             _begin(run)
-        return _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
+        _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
+        found = beside_rivals(run.artifact.served(), split, model_name, training.k, seed)
+        if found:
+            write_json(out / RIVALS, found)
+        return run
 
 
 def fit_recommender(
@@ -289,7 +331,7 @@ def fit_recommender(
     return Recommender(contents_of(trained, description))
 
 
-def _train(run: Run, training: Callable[[], FitResult], model: Model) -> Run:
+def _train(run: Run, training: Callable[[], FitResult], model: Model) -> None:
     """Train and save the artifact; also that of the best epoch when the loss stops being finite."""
     try:
         result = training()
@@ -300,7 +342,6 @@ def _train(run: Run, training: Callable[[], FitResult], model: Model) -> Run:
             _finish(run, model, error.result)
         raise
     _finish(run, model, result)
-    return run
 
 
 def _finish(run: Run, model: Model, result: FitResult) -> None:
@@ -340,6 +381,7 @@ def _begin(run: Run) -> None:
     The record is replaced last: whatever happens in between, the directory stays a run.
     """
     shutil.rmtree(run.path / "model", ignore_errors=True)
+    (run.path / RIVALS).unlink(missing_ok=True)
     Checkpoints(run.path).clear()
     write_json(run.path / RECORD, {"format": FORMAT, "coheat": __version__, "run": asdict(run.record)})
 

@@ -156,11 +156,16 @@ def fit(
 
     With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
     last checkpoint with exactly the numbers an uninterrupted run would have had. A model with a backbone
-    that has no pretrained vectors yet gets them first.
+    that has no pretrained vectors yet gets them first. Without a `watcher` a bar is shown where somebody
+    looks, in a terminal or a notebook; `watcher=Watcher()` is silent.
     """
+    if watcher is None:
+        from coheat.progress import ProgressBar
+
+        watcher = ProgressBar()
     keep_freed_memory()
     memory = check_memory(model, split, settings.batch_size)
-    run = _Run(model, split, settings, directory, watcher or Watcher())
+    run = _Run(model, split, settings, directory, watcher)
     if resume:
         run.resume()
     elif run.checkpoints:

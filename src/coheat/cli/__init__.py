@@ -32,6 +32,7 @@ COMMANDS = (
     "data",
     "train",
     "evaluate",
+    "compare",
     "recommend",
     "audience",
     "explain",

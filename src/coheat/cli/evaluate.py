@@ -18,7 +18,13 @@ def evaluate(
         None, metavar="DIR", help="Judge on this data instead of the run's own."
     ),
     k: list[int] = typer.Option([20], "--k", "-k", min=1, help="Length of the lists; repeatable."),
-    candidates: str = typer.Option("all", help="all bundles, or cold: only those nobody took in training."),
+    on: Path | None = typer.Option(
+        None, metavar="FILE", help="Judge on this file of later interactions (user_id, bundle_id) instead."
+    ),
+    candidates: str = typer.Option(
+        "all",
+        help="all bundles; cold: those that nobody took in training; offered: those on offer at the time.",
+    ),
     by_popularity: bool = typer.Option(
         False, "--by-popularity", help="Recall by how often a bundle was taken in training."
     ),
@@ -31,13 +37,15 @@ def evaluate(
         coheat evaluate runs/youshu
 
         coheat evaluate runs/youshu --k 20 --k 50 --candidates cold --json
+
+        coheat evaluate runs/shop --on yesterday.csv
     """
     from coheat.errors import ConfigError
     from coheat.runs import open_run
 
-    if candidates not in ("all", "cold"):
-        raise ConfigError(f"--candidates {candidates!r}: choose all or cold")
-    report = open_run(run).evaluate(data, k, candidates, by_popularity)  # type: ignore[arg-type]
+    if candidates not in ("all", "cold", "offered"):
+        raise ConfigError(f"--candidates {candidates!r}: choose all, cold or offered")
+    report = open_run(run).evaluate(data, k, candidates, by_popularity, on)  # type: ignore[arg-type]
     if as_json:
         print_json(report)
         return
@@ -52,24 +60,27 @@ def _show(report: dict[str, Any]) -> None:
     title = f"{report['model']}, epoch {report['epoch']}, trained in {report['seconds']:.1f} s"
     table = Table(title=f"{title}; candidates: {report['candidates']}", title_justify="left")
     table.add_column("")
-    parts = [part for part in ("test", "validation") if report[part]]
+    parts = [part for part in ("test", "validation", "later") if report.get(part)]
     for part in parts:
         table.add_column(part, justify="right")
-    for name in report[parts[0]]:
-        if name != "by_popularity":
+    for name, value in report[parts[0]].items():
+        if not isinstance(value, dict):
             values = (report[part][name] for part in parts)
             table.add_row(name, *(str(v) if name == "users" else f"{v:.4f}" for v in values))
     console.print(table)
     for part in parts:
-        groups = report[part].get("by_popularity")
-        if groups:
-            _show_groups(part, groups)
+        for name, title in (
+            ("warm_up", "by the takers a bundle kept in training"),
+            ("by_popularity", "by training interactions of the bundle"),
+        ):
+            if groups := report[part].get(name):
+                _show_groups(f"{part} {title}", groups)
 
 
-def _show_groups(part: str, groups: dict[str, dict[str, float]]) -> None:
+def _show_groups(title: str, groups: dict[str, dict[str, float]]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{part} by training interactions of the bundle", title_justify="left")
+    table = Table(title=title, title_justify="left")
     columns = list(next(iter(groups.values())))
     for name in ("interactions", *columns):
         table.add_column(name, justify="right")

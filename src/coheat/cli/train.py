@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, print_json, problem
+
+if TYPE_CHECKING:
+    from coheat.artifact import Description
 
 
 @app.command()
@@ -16,36 +20,44 @@ def train(
         ..., metavar="DIR", help="The data, with or without a split of its own."
     ),
     out: Path = typer.Option(..., "--out", metavar="RUN", help="Where to keep the run."),
-    model: str = typer.Option("ember", help="Which model; coheat is the paper's."),
+    model: str = typer.Option(
+        "ember",
+        help="Which model: ember, coheat (the paper's), counting, popularity, or a rival (see docs/models.md).",
+    ),
     preset: str = typer.Option(
         "default",
         help="Named settings, for example youshu; some differ where all held-out bundles are new.",
     ),
     seed: int = typer.Option(0, min=0, help="Same seed, same result."),
     scenario: str | None = typer.Option(
-        None, help="How to split data that has no split: warm, cold, all or time. Default: all."
+        None,
+        help="How to divide data without a split of its own: warm, cold, all (the default), time or warm-up; "
+        "everything: learn from all of it, for the model that is to be served.",
     ),
     epochs: int | None = typer.Option(None, min=1, help="Short for --set epochs=N."),
     settings: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a setting of the model or of training; repeatable."
     ),
     device: str = typer.Option("auto", help="cpu, cuda, or auto: a GPU where there is one."),
+    remove_leaks: bool = typer.Option(
+        False, "--without-leaks", help="Take out of user_item what only held-out bundles explain."
+    ),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run in RUN."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON."),
 ) -> None:
-    """Train a model on the data in DIR and choose its best epoch by validation.
+    """Train a model on the data in DIR, and show how it stands beside counting and popularity.
 
     A run that was interrupted or killed goes on with --resume and gives the same numbers.
 
     Examples:
 
-        coheat train data/Youshu --preset youshu --seed 0 --out runs/youshu
+        coheat train shop --scenario all --out runs/trial
 
-        coheat train shop --scenario cold --set n_layers=2 --epochs 50 --out runs/shop
+        coheat train shop --scenario everything --out runs/shop
 
-        coheat train shop --model counting --out runs/counting
+        coheat train data/Youshu --model coheat --preset youshu --seed 0 --out runs/youshu
     """
     from coheat.config import parse_overrides
     from coheat.progress import ProgressBar
@@ -66,6 +78,7 @@ def train(
             resume=resume,
             overwrite=overwrite,
             watcher=Watcher() if quiet else ProgressBar(),
+            remove_leaks=remove_leaks,
         )
     except TrainingInterrupted as error:
         problem(str(error))
@@ -81,13 +94,42 @@ def train(
                 "seconds": about.seconds,
                 "reason": about.reason,
                 "validation": about.metrics,
+                "rivals": run.rivals,
             }
         )
         return
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in about.metrics.items()) or "not validated"
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in about.metrics.items()) or "nothing held out"
     console.print(
-        f"{about.model}: best epoch {about.best_epoch} of {about.training['epochs']} "
-        f"({about.reason}), validation {metrics}, {about.seconds:.1f} s",
+        f"{about.model}: {_epochs(about)} ({about.reason}), validation: {metrics}, {about.seconds:.1f} s",
         highlight=False,
     )
-    console.print(f"next: coheat evaluate {out}", highlight=False, markup=False)
+    if run.rivals:
+        _show_rivals(run.rivals, about.model)
+    following = f"coheat evaluate {out}" if about.metrics else f"coheat recommend {out} --user ID"
+    console.print(f"next: {following}", highlight=False, markup=False)
+
+
+def _epochs(about: Description) -> str:
+    """The epoch that counts, and whether it was chosen or is just the last."""
+    total = about.training["epochs"]
+    if not about.metrics or about.training["selection"] == "last":
+        return f"epoch {about.best_epoch} of {total}, the last"
+    return f"best epoch {about.best_epoch} of {total}"
+
+
+def _show_rivals(rivals: dict[str, Any], model: str) -> None:
+    from rich.table import Table
+
+    from coheat.evaluation import Interval
+    from coheat.judging import sentence
+
+    names = list(rivals["models"][model])
+    table = Table(title=f"on {rivals['users']} users of validation", title_justify="left")
+    for column in ("", *names, *(f"{model} minus it, {name}" for name in names)):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in rivals["models"].items():
+        found = rivals["against"].get(name, {})
+        gaps = [Interval(*(found[m][part] for part in ("mean", "low", "high"))) for m in names if found]
+        table.add_row(name, *(f"{values[m]:.4f}" for m in names), *map(str, gaps))
+    console.print(table)
+    console.print(sentence(rivals, model), highlight=False)

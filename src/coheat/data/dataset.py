@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from coheat.display import html_facts
 from coheat.errors import DataError
 from coheat.ids import Vocabulary
 from coheat.served.relations import Csr
@@ -194,6 +195,22 @@ class BundleData:
                     raise DataError(
                         f"showings of {vocabulary.kind}s that are not among the {vocabulary.kind}s"
                     )
+
+    def __repr__(self) -> str:
+        return f"BundleData({', '.join(f'{count:,} {name}' for name, count in self._counts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_facts(self._counts())
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "users": self.n_users,
+            "bundles": self.n_bundles,
+            "items": self.n_items,
+            "user-bundle pairs": self.user_bundle.nnz,
+            "user-item pairs": self.user_item.nnz,
+            "bundle-item pairs": self.bundle_item.nnz,
+        }
 
     @property
     def n_users(self) -> int:

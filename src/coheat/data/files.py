@@ -28,7 +28,7 @@ from coheat.data.facts import SplitFacts, check_levels, read_facts
 from coheat.data.problems import Problems
 from coheat.data.sources import Source
 from coheat.data.split import PARTS, Split
-from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN, world_from_tables
+from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN, code_table, world_from_tables
 from coheat.data.text import read_text
 from coheat.data.world import World
 from coheat.errors import DataError
@@ -50,6 +50,31 @@ def read_split(directory: str | Path) -> Split:
             f"`coheat data split {directory} --scenario cold --out SPLIT`"
         )
     return reading.world.split(reading.facts)
+
+
+def read_pairs(path: str | Path) -> tuple[list[str], list[str]]:
+    """The user ids and bundle ids of one file of interactions, row by row: a table, or research text."""
+    place, problems = Path(path), Problems()
+    if not place.is_file():
+        raise DataError(f"{place}: there is no such file of interactions (user_id, bundle_id)")
+    kinds = ("user", "bundle")
+    if place.suffix == ".txt":
+        found = research.read_pairs(place, kinds, None, problems)
+        problems.raise_errors()
+        assert found is not None
+        return [str(n) for n in found.rows.tolist()], [str(n) for n in found.columns.tolist()]
+    stem = next((place.name.removesuffix(end) for end in SUFFIXES if place.name.endswith(end)), None)
+    if stem is None:
+        raise DataError(f"{place}: not a table of interactions; write it as {', '.join(SUFFIXES)} or .txt")
+    source = _open(place.parent, stem, problems)
+    table = None if source is None else code_table(source, kinds, problems)
+    problems.raise_errors()
+    assert table is not None
+    users, bundles = (
+        ids.take(pa.array(codes)).to_pylist()
+        for ids, codes in zip(table.ids, (table.pairs.rows, table.pairs.columns), strict=True)
+    )
+    return users, bundles
 
 
 def has_split(directory: str | Path) -> bool:

@@ -1,6 +1,6 @@
 """Split: what a model may learn from, what chooses its best epoch, and what judges it.
 
-Six scenarios divide interactions; every one keeps all users, bundles and items as candidates.
+Seven scenarios divide interactions; every one keeps all users, bundles and items as candidates.
 
 - warm: interactions at random, 7:1:2.
 - cold: bundles at random, 7:1:2; all interactions of a bundle go to its part.
@@ -12,7 +12,9 @@ Six scenarios divide interactions; every one keeps all users, bundles and items 
 - warm-up: some bundles are thinned to 0, 1, 2, 4, 8 or 16 takers, so that one can see how they fare in the
   first days of their life (`coheat.data.warm_up`); other interactions as in warm.
 
-Launches, ends and showings stay only in the last two: the others treat bundles as new that are not.
+- everything: all interactions train and nothing is held out, for the model that is to be served.
+
+Launches, ends and showings stay only in the last three: the others treat bundles as new that are not.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from coheat.data.warm_up import WarmUp, thin
 from coheat.errors import DataError
 from coheat.rng import Randomness
 
-SCENARIOS = ("warm", "cold", "all", "cold-ratio", "time", "warm-up")
+SCENARIOS = ("warm", "cold", "all", "cold-ratio", "time", "warm-up", "everything")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +147,9 @@ def split(
         raise DataError(f"a least number of takers belongs to the scenario warm-up; this is {scenario}")
     if len(ratios) != 3 or min(ratios) < 0 or ratios[TRAIN] <= 0 or ratios[TEST] <= 0:
         raise DataError(f"the ratios {ratios} must be three numbers, those of train and test above 0")
+    if scenario == "everything":
+        nothing = relation([], [], data.user_bundle.shape)
+        return Split(data, nothing, nothing.copy(), scenario, seed)
     rng = Randomness(seed).generator("split")
     if scenario == "time":
         return _by_time(data, cut_times(data, ratios, times), seed)

@@ -51,7 +51,7 @@ def world_from_tables(
     be opened (None) do not keep the others from being checked.
     """
     coded = {
-        name: _code_table(source, PAIR_TABLES.get(name, PAIR_TABLES["user_bundle"]), problems)
+        name: code_table(source, PAIR_TABLES.get(name, PAIR_TABLES["user_bundle"]), problems)
         for name, source in sources.items()
         if source is not None
     }
@@ -84,7 +84,7 @@ def world_from_tables(
     )
 
 
-def _code_table(source: Source, kinds: tuple[str, str], problems: Problems) -> CodedTable | None:
+def code_table(source: Source, kinds: tuple[str, str], problems: Problems) -> CodedTable | None:
     """Encode a table's two id columns and its timestamps; None where a column is missing."""
     columns = [find_column(source, f"{kind}_id", problems) for kind in kinds]
     if columns[0] is None or columns[1] is None:

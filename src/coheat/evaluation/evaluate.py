@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from coheat.data.dataset import BundleData, Indices, Sparse
+from coheat.display import html_facts
 from coheat.errors import ConfigError, DataError
 from coheat.evaluation import metrics
 from coheat.evaluation.metrics import Mask, PerUser
 from coheat.evaluation.ranking import Scorer, top_bundles
 
-Candidates = Literal["all", "cold"]
+Candidates = Literal["all", "cold", "offered"]
 
 POPULARITY_GROUPS = {"0": (0, 0), "1-4": (1, 4), "5-19": (5, 19), "20-99": (20, 99), "100+": (100, None)}
 """Groups of bundles by training interactions, from and to. Fixed bounds rather than quantiles, so that
@@ -28,6 +30,8 @@ class Evaluation:
 
     `by_popularity` has, for each group of POPULARITY_GROUPS that has positives, the number of bundles,
     users and positives in it and the recall of these positives, averaged over those users.
+    `warm_up` has, for bundles thinned to so many takers and for the others, the number of positives and the
+    share of these that was found, whosever they are.
     `users` (n_users,) and `per_user` (each (n_users,), float64) are for tests of significance.
     """
 
@@ -38,6 +42,23 @@ class Evaluation:
     seconds: float
     users: Indices = field(repr=False)
     per_user: dict[str, PerUser] = field(repr=False)
+    warm_up: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"Evaluation of {self.n_users:,} users, {self.candidates} candidates: {values}"
+
+    def _repr_html_(self) -> str:
+        return html_facts({"users": self.n_users, "candidates": self.candidates, **self.metrics})
+
+    def to_arrow(self) -> Any:
+        """A pyarrow.Table with a row for each judged user's position and the metrics of that user."""
+        import pyarrow
+
+        return pyarrow.table({"user": self.users, **self.per_user})
+
+    def to_pandas(self) -> Any:
+        return self.to_arrow().to_pandas()
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; without the values per user."""
@@ -56,16 +77,21 @@ def evaluate(
     held_out: Sparse,
     ks: Sequence[int] = (20,),
     candidates: Candidates = "all",
+    offered: Mask | None = None,
+    levels: Indices | None = None,
 ) -> Evaluation:
     """Rank bundles for every user with positives in `held_out` (n_users, n_bundles) and measure.
 
     The paper's protocol: all bundles are ranked except the user's own training bundles (those of
     another held-out part are not masked), and users without positives are left out. With candidates
     "cold", only bundles without training interactions are ranked and only positives among them count:
-    a shelf of new arrivals.
+    a shelf of new arrivals. With "offered", the same holds for the bundles of the mask `offered`.
+
+    `levels` (n_bundles,) of the warm-up scenario, -1 for bundles that were not thinned, divide the positives
+    in `warm_up`.
     """
     started = time.perf_counter()
-    mask = _candidate_mask(train, candidates)
+    mask = _candidate_mask(train, candidates, offered)
     relevant, users = _judged(held_out, mask)
     depth = max(_check_ks(ks))
     ranked, _ = top_bundles(scorer, users, train.user_bundle, depth, mask)
@@ -87,14 +113,19 @@ def evaluate(
         seconds=time.perf_counter() - started,
         users=users,
         per_user=per_user,
+        warm_up={} if levels is None else _by_level(ranked, relevant, levels, ks),
     )
 
 
-def _candidate_mask(train: BundleData, candidates: Candidates) -> Mask:
+def _candidate_mask(train: BundleData, candidates: Candidates, offered: Mask | None) -> Mask:
+    if candidates == "offered":
+        if offered is None:
+            raise ConfigError("candidates = 'offered' needs to know what was on offer")
+        return offered
     if candidates == "all":
         return np.ones(train.n_bundles, dtype=np.bool_)
     if candidates != "cold":
-        raise ConfigError(f"candidates = {candidates!r}: choose 'all' or 'cold'")
+        raise ConfigError(f"candidates = {candidates!r}: choose 'all', 'cold' or 'offered'")
     mask: Mask = train.popularity == 0
     if not mask.any():
         raise DataError(
@@ -123,7 +154,7 @@ def _check_ks(ks: Sequence[int]) -> Sequence[int]:
 
 
 def _by_popularity(
-    ranked: Any, relevant: Sparse, popularity: Indices, ks: Sequence[int]
+    ranked: npt.NDArray[np.int32], relevant: Sparse, popularity: Indices, ks: Sequence[int]
 ) -> dict[str, dict[str, float]]:
     groups: dict[str, dict[str, float]] = {}
     for name, (low, high) in POPULARITY_GROUPS.items():
@@ -139,3 +170,16 @@ def _by_popularity(
         for k in ks:
             groups[name][f"recall@{k}"] = float(np.nanmean(metrics.recall(ranked, positives, k)))
     return groups
+
+
+def _by_level(
+    ranked: npt.NDArray[np.int32], relevant: Sparse, levels: Indices, ks: Sequence[int]
+) -> dict[str, dict[str, float]]:
+    """The share of positives found, by how many takers a bundle kept."""
+    found: dict[str, dict[str, float]] = {}
+    for level in (*np.unique(levels[levels >= 0]).tolist(), -1):
+        positives = metrics.restrict(relevant, levels == level)
+        hits = {f"recall@{k}": float(metrics.hits(ranked, positives, k).sum()) for k in ks}
+        shares = {name: count / max(positives.nnz, 1) for name, count in hits.items()}
+        found["others" if level < 0 else str(level)] = {"positives": int(positives.nnz), **shares}
+    return found

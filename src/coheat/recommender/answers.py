@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
+from coheat.display import html_table
 from coheat.served import Term
 
 Source: TypeAlias = Literal["model", "folded-in", "popular-and-new"]
@@ -92,12 +92,7 @@ class Recommendations(Sequence[Recommendation]):
         return "\n".join([f"Recommendations of {len(self)} rows", *shown, *more])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in Recommendation._fields)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>"
-            for row in self.rows[:50]
-        )
-        return f"<table><tr>{head}</tr>{body}</table><p>{len(self)} rows</p>"
+        return html_table(self.rows[:50], Recommendation._fields) + f"<p>{len(self):,} rows</p>"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,84 @@
+"""coheat compare: trained models side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from coheat.cli import app
+from coheat.cli.output import console, print_json
+from coheat.errors import ConfigError, DataError
+
+
+@app.command()
+def compare(
+    runs: list[Path] = typer.Argument(..., metavar="RUN RUN...", help="What coheat train --out wrote."),
+    on: Path | None = typer.Option(
+        None, metavar="FILE", help="Compare on this file of later interactions (user_id, bundle_id)."
+    ),
+    part: str = typer.Option("test", help="test or validation, where the runs share a split."),
+    k: list[int] = typer.Option([20], "--k", "-k", min=1, help="Length of the lists; repeatable."),
+    candidates: str = typer.Option("all", help="all bundles, cold or offered (see coheat evaluate)."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Compare runs on the same interactions, with intervals (95%, drawn over users) of the differences.
+
+    Differences are those to the first run.
+
+    Examples:
+
+        coheat compare runs/counting runs/ember
+
+        coheat compare runs/yesterday runs/today --on this-morning.csv --json
+    """
+    if len(runs) < 2:
+        raise ConfigError("name two or more runs to compare")
+    if part not in ("test", "validation") or candidates not in ("all", "cold", "offered"):
+        raise ConfigError("--part is test or validation; --candidates is all, cold or offered")
+
+    from coheat.judging import compared, judge, judge_on_file
+    from coheat.runs import open_run
+
+    opened = {str(run): open_run(run) for run in runs}
+    if len(opened) < len(runs):
+        raise ConfigError("a run is named twice; name each once")
+    found = {}
+    if on is not None:
+        found = {name: judge_on_file(run.artifact, on, k)[0] for name, run in opened.items()}
+    else:
+        first = next(iter(opened.values()))
+        split = first.split()[0]
+        for name, run in opened.items():
+            if run.record.fingerprint != first.record.fingerprint:
+                raise DataError(
+                    f"{name}: trained on another split than {first.path}, so one test cannot judge both; compare "
+                    "them on a file of later interactions with --on FILE"
+                )
+            judged = judge(run.artifact.served(), split, part, k, candidates)  # type: ignore[arg-type]
+            if judged is None:
+                raise DataError(f"{name}: the {part} part has nothing to measure; compare with --on FILE")
+            found[name] = judged
+    report = compared(found, k)
+    if as_json:
+        print_json(report)
+        return
+    _show(report)
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from coheat.evaluation import Interval
+
+    metrics = list(next(iter(report["runs"].values())))
+    table = Table(title=f"{report['users']} users; differences to {report['against']}", title_justify="left")
+    for name in ("run", *metrics, *(f"difference, {metric}" for metric in metrics)):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for name, values in report["runs"].items():
+        gaps = report["differences"].get(name, {})
+        intervals = [Interval(*(gaps[m][part] for part in ("mean", "low", "high"))) for m in metrics if gaps]
+        shown = [f"{interval} {interval.verdict}" for interval in intervals]
+        table.add_row(name, *(f"{values[metric]:.4f}" for metric in metrics), *shown)
+    console.print(table)
