@@ -53,8 +53,8 @@ def compare(
         for name, run in opened.items():
             if run.record.fingerprint != first.record.fingerprint:
                 raise DataError(
-                    f"{name}: trained on another split than {first.path}, so one test cannot judge both; compare "
-                    "them on a file of later interactions with --on FILE"
+                    f"{name}: trained on another split than {first.path}, so one test cannot judge both; "
+                    "compare them on a file of later interactions with --on FILE"
                 )
             judged = judge(run.artifact.served(), split, part, k, candidates)  # type: ignore[arg-type]
             if judged is None:

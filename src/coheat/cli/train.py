@@ -22,7 +22,7 @@ def train(
     out: Path = typer.Option(..., "--out", metavar="RUN", help="Where to keep the run."),
     model: str = typer.Option(
         "ember",
-        help="Which model: ember, coheat (the paper's), counting, popularity, or a rival (see docs/models.md).",
+        help="ember, coheat (the paper's), counting, popularity, or a rival of the paper's (docs/models.md).",
     ),
     preset: str = typer.Option(
         "default",
