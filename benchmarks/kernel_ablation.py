@@ -1,6 +1,6 @@
 """What each hand-tuned kernel is worth: a whole training step of CoHeat with and without it.
 
-Each variant replaces a kernel by its plain twin, see `variants`, in a process of its own. The processes
+Each variant replaces one kernel by its plain twin (`plain_kernels.py`) in a process of its own. The processes
 stay, and take turns of some batches each, so that a machine that is busy for a while disturbs all alike. What
 is reported is the median over the turns of a variant's time divided by that of the kernels as they are in the
 same turn: wall time, and the CPU time of user and system of all threads, which other work on the machine
@@ -17,9 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from common import Measured, markdown, write_json, write_world
 from rich.console import Console
@@ -28,26 +27,8 @@ WORLDS = {"youshu": 1.0, "netease": 1.0, "ifashion": 0.25}
 """How large the generated worlds are, in times of the data that they are like."""
 
 BASE = "as it is"
-
-Replacements = dict[tuple[ModuleType, str], Callable[..., object]]
-"""What to put under a name of a module, before any kernel is compiled."""
-
-
-def variants() -> dict[str, tuple[str, Replacements]]:
-    """What each variant is, and what it replaces.
-
-    The twins of kernels that turned out not to be worth their lines went with these; docs/results.md tells.
-    """
-    from coheat.graph import kernels
-
-    @kernels.compiled  # type: ignore[untyped-decorator]
-    def fetch_nothing(table: object, row: object) -> None:
-        """Load rows when they are used."""
-
-    return {
-        BASE: ("all kernels as they are", {}),
-        "no-fetch": ("rows are not asked for ahead (fetch_row)", {(kernels, "fetch_row"): fetch_nothing}),
-    }
+WORTH = 1.15
+"""A kernel is kept where a step without it takes longer than this many times a step with it."""
 
 
 class Worker:
@@ -56,10 +37,8 @@ class Worker:
     def __init__(self, variant: str, directory: Path, like: str, batches: int, cache: Path):
         self.variant = variant
         command = [sys.executable, __file__, "--variant", variant, "--data", str(directory), "--like", like]
-        environment = dict(os.environ)
-        if variant != BASE:
-            # Numba's cache does not notice that a function which a kernel calls was replaced.
-            environment["NUMBA_CACHE_DIR"] = str(cache / variant)
+        # Numba's cache does not notice that a function which a kernel calls was replaced.
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache / variant.replace(" ", "-"))}
         self.process = subprocess.Popen(
             [*command, "--batches", str(batches)],
             stdin=subprocess.PIPE,
@@ -86,17 +65,12 @@ class Worker:
 
 def work(variant: str, directory: Path, like: str, batches: int) -> None:
     """Replace what the variant replaces; then, for every line on standard input, take a turn."""
+    from plain_kernels import VARIANTS, replace
     from training_speed import our_trainer
 
-    for (module, name), twin in variants()[variant][1].items():
-        assert hasattr(module, name)
-        setattr(module, name, twin)
+    replace(VARIANTS[variant][1])
     trainer = our_trainer(directory, like)
     n_timed = min(batches, trainer.n_batches - 1)
-    if n_timed < 1:
-        raise SystemExit(
-            "an epoch of this world has one batch, and a turn needs two; choose a larger --scale"
-        )
     for _ in sys.stdin:
         coming = trainer.begin()
         trainer.step(next(coming))  # draws the epoch's negatives, fills the store of prepared batches
@@ -109,7 +83,7 @@ def work(variant: str, directory: Path, like: str, batches: int) -> None:
 
 
 def measure(
-    like: str, scale: float, names: Sequence[str], rounds: int, batches: int, cache: Path
+    like: str, scale: float, variants: Sequence[str], rounds: int, batches: int, cache: Path
 ) -> dict[str, list[Measured]]:
     """The turns of every variant on a generated world."""
     console = Console(stderr=True)
@@ -117,7 +91,7 @@ def measure(
         status.update(f"{like}: making up a world")
         directory = Path(name) / like
         write_world(directory, like, scale)
-        workers = [Worker(variant, directory, like, batches, cache) for variant in names]
+        workers = [Worker(variant, directory, like, batches, cache) for variant in variants]
         try:
             for worker in workers:
                 status.update(f"{like}: compiling, {worker.variant}")
@@ -188,23 +162,24 @@ def main() -> None:
     if chosen.variant:
         work(chosen.variant, chosen.data, chosen.like[0], chosen.batches)
         return
-    known = variants()
-    if unknown := set(chosen.variants or []) - set(known):
-        raise SystemExit(f"no variant {sorted(unknown)}; there are {sorted(known)}")
-    names = [BASE, *(name for name in chosen.variants or known if name != BASE)]
+    from plain_kernels import VARIANTS
+
+    if unknown := set(chosen.variants or []) - set(VARIANTS):
+        raise SystemExit(f"no variant {sorted(unknown)}; there are {sorted(VARIANTS)}")
+    variants = [BASE, *(v for v in chosen.variants or VARIANTS if v != BASE)]
     worlds = []
     with tempfile.TemporaryDirectory(prefix="coheat-ablation-cache-") as cache:
         for like in chosen.like:
             scale = WORLDS[like] if chosen.scale is None else chosen.scale
-            found = summary(measure(like, scale, names, chosen.rounds, chosen.batches, Path(cache)))
+            found = summary(measure(like, scale, variants, chosen.rounds, chosen.batches, Path(cache)))
             worlds.append({"like": like, "scale": scale, "variants": found})
             print(f"\nA step of CoHeat, {scale:g} times {like}, medians of {chosen.rounds} turns\n")
             print(table(found), flush=True)
             options_used = {"rounds": chosen.rounds, "batches": chosen.batches}
             write_json(chosen.json, "kernel_ablation", {**options_used, "worlds": worlds})
     print()
-    for name in names:
-        print(f"{name}: {known[name][0]}")
+    for variant in variants:
+        print(f"{variant}: {VARIANTS[variant][0]}")
 
 
 if __name__ == "__main__":

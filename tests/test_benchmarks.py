@@ -29,7 +29,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import common  # noqa: E402
-import kernel_ablation  # noqa: E402
 import plain  # noqa: E402
 import scaling  # noqa: E402
 import settings_grid  # noqa: E402
@@ -268,20 +267,8 @@ def test_scaling_runs(tmp_path: Path) -> None:
     assert richer["ours"]["batches_per_epoch"] == same["ours"]["batches_per_epoch"]
 
 
-def test_kernel_ablation_divides_turn_by_turn() -> None:
-    """A machine that slows down by half after the first turn changes no ratio."""
-    base = [{"wall": 1.0, "cpu": 2.0}, {"wall": 2.0, "cpu": 4.0}, {"wall": 2.0, "cpu": 4.0}]
-    other = [{"wall": 3.0, "cpu": 2.0}, {"wall": 6.0, "cpu": 4.4}, {"wall": 6.0, "cpu": 4.8}]
-    found = kernel_ablation.summary({kernel_ablation.BASE: base, "other": other})
-    assert found["other"]["wall_ratio_quartiles"] == [3, 3]
-    assert found["other"]["cpu_ratio"] == pytest.approx(1.1)
-    assert found["other"]["wall_milliseconds"] == 6000
-    assert found[kernel_ablation.BASE]["cpu_ratio"] == 1
-
-
 @pytest.mark.parametrize(
-    "script",
-    ["training_speed.py", "evaluation_speed.py", "loading_speed.py", "scaling.py", "kernel_ablation.py"],
+    "script", ["training_speed.py", "evaluation_speed.py", "loading_speed.py", "scaling.py"]
 )
 def test_help_has_an_example(script: str) -> None:
     done = start(script, "--help")

@@ -15,10 +15,11 @@ from torch.nn.functional import softplus
 from coheat.graph import kernels
 from coheat.graph.parallel import run_tasks
 from coheat.graph.propagation import array, by_kernels
+from coheat.graph.tiles import pair_exponentials
 from coheat.threads import even_ranges, run_ranges
 
 BLOCK = 192
-"""Rows per block of the pairwise products in `uniformity`: for some thousand rows a block stays in cache."""
+"""Rows per block of the pairwise products in `uniformity` on other devices than the CPU."""
 
 BLOCK_ENTRIES = 250_000
 """Products per block of `log_partition`: 1 MB stays in cache, however many candidates there are."""
@@ -80,7 +81,7 @@ def alignment(first: Tensor, second: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Uniformity(torch.autograd.Function):
-    """Values and gradients of several sets side by side in threads, in one pass over the pairs r < s of each.
+    """Values and gradients of several sets, in one pass over the pairs of rows r < s of each.
 
     -2 |x - y|^2 = 4<x, y> - 2|x|^2 - 2|y|^2: a matrix product, then an exponential. (Rows have length 1, or 0
     for a bundle that lost all its items.) With E_rs the exponential of the pair times both counts and S the
@@ -96,8 +97,7 @@ class _Uniformity(torch.autograd.Function):
             c * torch.exp(2 - 2 * vector_norm(x, dim=1).square()) for x, c in zip(sets, counts, strict=True)
         ]
         values, found = [], []
-        tasks = [partial(pair_exponentials, x.detach(), f) for x, f in zip(sets, factors, strict=True)]
-        for (pairs, sums), c in zip(run_tasks(tasks), counts, strict=True):
+        for (pairs, sums), c in zip(_pair_exponentials(sets, factors), counts, strict=True):
             # Copies of one row are at distance 0 from each other: each such pair contributes exp(0) = 1.
             total, n = pairs + (c * (c - 1)).sum() / 2, c.sum()
             values.append(torch.log(total / (n * (n - 1) / 2)))
@@ -110,12 +110,16 @@ class _Uniformity(torch.autograd.Function):
         return None, *(g * upstream for g, upstream in zip(ctx.saved_tensors, gradients[0], strict=True))
 
 
-def pair_exponentials(x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """S, the sum over pairs r < s of E_rs, and for each row r the sum over s of E_rs x_s (n, d).
+def _pair_exponentials(sets: Sequence[Tensor], factors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """`pair_exponentials` of each set, by compiled kernels where they can work on it."""
+    if all(by_kernels(x) for x in sets):
+        pairs = [(array(x), array(f)) for x, f in zip(sets, factors, strict=True)]
+        return [(torch.tensor(value), torch.from_numpy(sums)) for value, sums in pair_exponentials(pairs)]
+    return [torch_pair_exponentials(x, f) for x, f in zip(sets, factors, strict=True)]
 
-    E_rs = factors[r] factors[s] exp(4 <x_r, x_s> - 4), for rows x (n, d) of length 1 or less. Rows are taken
-    in blocks, so that no (n, n) matrix is kept.
-    """
+
+def torch_pair_exponentials(x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """`pair_exponentials` in torch operations, by blocks of rows: no (n, n) matrix is kept."""
     total, sums = x.new_zeros(()), torch.zeros_like(x)
     scaled, minus_four = factors[:, None] * x, x.new_tensor(-4.0)
     for start in range(0, len(x), BLOCK):

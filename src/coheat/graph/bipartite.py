@@ -53,7 +53,7 @@ class Direction:
         self.all_rows = np.arange(self.n_targets, dtype=np.int64)
         self.everything = np.ones(len(self.sources), dtype=np.uint8)
         self.ones = np.ones(self.n_sources, dtype=np.float32)
-        self.source_degrees = kernels.source_degrees(self.sources, self.everything, self.n_sources)
+        self.source_degrees = np.bincount(self.sources, minlength=self.n_sources).astype(np.int32)
 
     def draw_mask(self, dropout: float, rng: np.random.Generator) -> Mask:
         """Keep each edge with probability 1 - dropout, independently."""
@@ -81,7 +81,7 @@ class Direction:
         else:
             source_degrees = self.source_degrees
             if degrees == "after":
-                source_degrees = kernels.source_degrees(self.sources, mask, self.n_sources)
+                source_degrees = kernels.source_degrees(self.sources, mask, source_degrees)
             scales = kernels.inverse_roots(target_degrees), kernels.inverse_roots(source_degrees)
         return Scaled(indptr, sources[: indptr[-1]], self.n_sources, *scales)
 

@@ -11,10 +11,12 @@ the sign of each one takes a third of such a loop's time.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
-from coheat.graph.fetching import AHEAD, fetch_row
+from coheat.graph.registers import LANES, Weighing, fetch_row, lowest_bit, row_sum
 
 SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
@@ -51,11 +53,26 @@ def draw_mask(start, stop, low_key, high_key, threshold, mask):
 
 
 @compiled
-def source_degrees(sources, mask, n_sources):
-    """Number of kept edges that leave each source."""
-    degrees, ends = np.zeros(n_sources, np.int32), sources.view(np.uint32)
-    for e in range(np.uint64(len(ends))):
-        degrees[ends[e]] += mask[e]
+def source_degrees(sources, mask, whole_degrees):
+    """Number of kept edges that leave each source: all its edges, less those dropped.
+
+    Usually fewer are dropped than stay, and in words of 64 bits they are found without looking at the others.
+    """
+    degrees, ends, one = whole_degrees.copy(), sources.view(np.uint32), np.uint64(1)
+    n_words = len(mask) // 64
+    eights = mask[: n_words * 64].view(np.uint64)
+    for word in range(np.uint64(n_words)):
+        dropped = np.uint64(0)
+        for part in range(np.uint64(8)):
+            eight = eights[np.uint64(8) * word + part] ^ np.uint64(0x0101010101010101)
+            # The product moves the lowest bits of the eight bytes next to each other, to the top.
+            bits = (eight * np.uint64(0x0102040810204080)) >> np.uint64(56)
+            dropped |= bits << (np.uint64(8) * part)
+        while dropped != np.uint64(0):
+            degrees[ends[np.uint64(64) * word + lowest_bit(dropped)]] -= 1
+            dropped &= dropped - one
+    for e in range(n_words * 64, len(mask)):
+        degrees[ends[e]] -= 1 - mask[e]
     return degrees
 
 
@@ -136,37 +153,33 @@ def distinct(ids, n):
     return found, position[ids], counts[found]
 
 
-@_part_of_compiled
-def _sum_weighted(first, end, sources, weights, x, row):
-    """row = sum over edges first to end of weights[edge] * x[source]."""
-    row[:] = 0
-    for e in range(first, end):
-        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
-        source, weight = x[sources[e]], weights[e]
-        for j in range(len(row)):
-            row[j] += weight * source[j]
+def _sum_of_rows(weighing: Weighing) -> Any:
+    """A compiled function: row = sum over edges first to end of w * x[source].
+
+    The weight w is factors[edge], factors[source] or 1. Columns are taken by 64, then by 8, then singly: what
+    is summed up stays in registers.
+    """
+    by_64, by_8, by_1 = row_sum(weighing, 8), row_sum(weighing, 1), row_sum(weighing, 1, lanes=1)
+
+    @_part_of_compiled
+    def sum_rows(first, end, sources, factors, x, row):
+        column, width = 0, x.shape[1]
+        while column + 8 * LANES <= width:
+            by_64(x, column, sources, factors, first, end, row)
+            column += 8 * LANES
+        while column + LANES <= width:
+            by_8(x, column, sources, factors, first, end, row)
+            column += LANES
+        while column < width:
+            by_1(x, column, sources, factors, first, end, row)
+            column += 1
+
+    return sum_rows
 
 
-@_part_of_compiled
-def _sum_scaled(first, end, sources, scales, x, row):
-    """row = sum over edges first to end of scales[source] * x[source]."""
-    row[:] = 0
-    for e in range(first, end):
-        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
-        source, scale = x[sources[e]], scales[sources[e]]
-        for j in range(len(row)):
-            row[j] += scale * source[j]
-
-
-@_part_of_compiled
-def _sum_plain(first, end, sources, x, row):
-    """row = sum over edges first to end of x[source]."""
-    row[:] = 0
-    for e in range(first, end):
-        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
-        source = x[sources[e]]
-        for j in range(len(row)):
-            row[j] += source[j]
+_sum_weighted = _sum_of_rows("edge")
+_sum_scaled = _sum_of_rows("source")
+_sum_plain = _sum_of_rows("none")
 
 
 @compiled
@@ -196,6 +209,7 @@ def convolve(start, stop, rows, indptr, sources, target_scales, source_scales, b
     """
     width = x.shape[1]
     for t in range(start, stop):
+        fetch_row(base, rows[min(t + 1, stop - 1)])
         row, own = out[t], base[rows[t]]
         _sum_scaled(indptr[t], indptr[t + 1], sources, source_scales, x, row)
         total = np.float32(0.0)
@@ -218,6 +232,7 @@ def convolve_backward(start, stop, rows, target_scales, base, scale, out, length
     """
     width = gradient.shape[1]
     for t in range(start, stop):
+        fetch_row(base, rows[min(t + 4, stop - 1)])
         g, own, full, to_sum = gradient[t], base[rows[t]], out[t], message[t]
         inner, factor = np.float32(0.0), scale * target_scales[t]
         if scale == 0 and lengths[t] > SHORT:
@@ -237,7 +252,7 @@ def collect(start, stop, indptr, sources, target_scales, x, direct, direct_at, f
     width, sums = x.shape[1], np.empty(x.shape[1], np.float32)
     for t in range(start, stop):
         row, scale = out[t - first], target_scales[t]
-        _sum_plain(indptr[t], indptr[t + 1], sources, x, sums)
+        _sum_plain(indptr[t], indptr[t + 1], sources, target_scales, x, sums)
         for j in range(width):
             row[j] += scale * sums[j]
         if direct_at[t] >= 0:

@@ -1,0 +1,201 @@
+"""Plain twins of the hand-tuned kernels: the same sums as short loops, or as ordinary torch operations.
+
+`kernel_ablation.py` trains with one of them in the place of the kernel that it doubles, to see what the
+kernel is worth. Twins are compiled with the options of `coheat.graph.kernels`.
+"""
+
+# numba functions carry no types that mypy could use
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from coheat import losses
+from coheat.graph import kernels, tiles
+from coheat.graph.kernels import compiled
+from coheat.graph.parallel import run_tasks
+from coheat.graph.propagation import Floats
+from coheat.graph.registers import AHEAD, fetch_row
+from coheat.graph.registers import ROWS as SMALL_ROWS
+from coheat.threads import even_ranges, run_ranges
+
+
+@compiled
+def sum_weighted(first, end, sources, factors, x, row):
+    """row = sum over edges of factors[edge] * x[source]."""
+    row[:] = 0
+    for e in range(first, end):
+        source, weight = x[sources[e]], factors[e]
+        for j in range(len(row)):
+            row[j] += weight * source[j]
+
+
+@compiled
+def sum_scaled(first, end, sources, factors, x, row):
+    """row = sum over edges of factors[source] * x[source]."""
+    row[:] = 0
+    for e in range(first, end):
+        source, weight = x[sources[e]], factors[sources[e]]
+        for j in range(len(row)):
+            row[j] += weight * source[j]
+
+
+@compiled
+def sum_plain(first, end, sources, factors, x, row):  # noqa: ARG001
+    """row = sum over edges of x[source]."""
+    row[:] = 0
+    for e in range(first, end):
+        source = x[sources[e]]
+        for j in range(len(row)):
+            row[j] += source[j]
+
+
+@compiled
+def fetch_and_sum_weighted(first, end, sources, factors, x, row):
+    """`sum_weighted`, asking for rows some edges ahead."""
+    row[:] = 0
+    for e in range(first, end):
+        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
+        source, weight = x[sources[e]], factors[e]
+        for j in range(len(row)):
+            row[j] += weight * source[j]
+
+
+@compiled
+def fetch_and_sum_scaled(first, end, sources, factors, x, row):
+    """`sum_scaled`, asking for rows some edges ahead."""
+    row[:] = 0
+    for e in range(first, end):
+        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
+        source, weight = x[sources[e]], factors[sources[e]]
+        for j in range(len(row)):
+            row[j] += weight * source[j]
+
+
+@compiled
+def fetch_and_sum_plain(first, end, sources, factors, x, row):  # noqa: ARG001
+    """`sum_plain`, asking for rows some edges ahead."""
+    row[:] = 0
+    for e in range(first, end):
+        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
+        source = x[sources[e]]
+        for j in range(len(row)):
+            row[j] += source[j]
+
+
+@compiled
+def fetch_nothing(table, row):
+    """In the place of `fetch_row`: load rows when they are used."""
+
+
+@compiled
+def source_degrees(sources, mask, whole_degrees):
+    """Number of kept edges that leave each source."""
+    degrees, ends = np.zeros_like(whole_degrees), sources.view(np.uint32)
+    for e in range(np.uint64(len(ends))):
+        degrees[ends[e]] += mask[e]
+    return degrees
+
+
+@compiled
+def add_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
+    """c (ROWS x COLUMNS) += a (ROWS x depth) times b (depth x COLUMNS): see `registers.small_product`."""
+    for r in range(SMALL_ROWS):
+        row = c[c_at + r * c_row : c_at + r * c_row + tiles.COLUMNS]
+        for k in range(depth):
+            factor = a[a_at + r * a_row + k * a_step]
+            other = b[b_at + k * b_row : b_at + k * b_row + tiles.COLUMNS]
+            for j in range(tiles.COLUMNS):
+                row[j] += factor * other[j]
+
+
+@compiled
+def put_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
+    """`add_product` to zeros."""
+    for r in range(SMALL_ROWS):
+        c[c_at + r * c_row : c_at + r * c_row + tiles.COLUMNS] = 0
+    add_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth)
+
+
+@compiled
+def _pairs(start, stop, x, factors, totals, sums):
+    """For rows r in [start, stop): half the sum over s of E_rs, and the sum over s of E_rs x_s."""
+    n, width = x.shape
+    for r in range(start, stop):
+        row, found, total = x[r], sums[r], np.float32(0.0)
+        found[:] = 0
+        for s in range(n):
+            if s != r:
+                other, product = x[s], np.float32(0.0)
+                for j in range(width):
+                    product += row[j] * other[j]
+                e = factors[r] * factors[s] * np.exp(np.float32(4) * product - np.float32(4))
+                total += e
+                for j in range(width):
+                    found[j] += e * other[j]
+        totals[r] = total / 2
+
+
+def pairs_by_loops(sets: Sequence[tuple[Floats, Floats]]) -> list[tuple[float, Floats]]:
+    """`pair_exponentials` as a loop over all pairs, both ways round."""
+    found = []
+    for x, factors in sets:
+        totals, sums = np.empty(len(x), np.float32), np.empty_like(x)
+        run_ranges(_pairs, even_ranges(len(x), len(x) ** 2), x, factors, totals, sums)
+        found.append((float(totals.sum(dtype=np.float64)), sums))
+    return found
+
+
+def pairs_by_torch(sets: Sequence[tuple[Floats, Floats]]) -> list[tuple[float, Floats]]:
+    """`pair_exponentials` as torch's matrix products, the sets side by side in threads."""
+    tasks = [
+        partial(losses.torch_pair_exponentials, torch.from_numpy(x), torch.from_numpy(factors))
+        for x, factors in sets
+    ]
+    return [(float(total), sums.numpy()) for total, sums in run_tasks(tasks)]
+
+
+Replacements = dict[tuple[ModuleType, str], Callable[..., object]]
+"""What to put under a name of a module."""
+
+ROWS: Replacements = {
+    (kernels, "_sum_weighted"): sum_weighted,
+    (kernels, "_sum_scaled"): sum_scaled,
+    (kernels, "_sum_plain"): sum_plain,
+}
+ROWS_WITH_FETCHING: Replacements = {
+    (kernels, "_sum_weighted"): fetch_and_sum_weighted,
+    (kernels, "_sum_scaled"): fetch_and_sum_scaled,
+    (kernels, "_sum_plain"): fetch_and_sum_plain,
+}
+FETCHING: Replacements = {(kernels, "fetch_row"): fetch_nothing}
+DEGREES: Replacements = {(kernels, "source_degrees"): source_degrees}
+PRODUCTS: Replacements = {(tiles, "_put_product"): put_product, (tiles, "_add_product"): add_product}
+PAIRS_BY_TORCH: Replacements = {(losses, "pair_exponentials"): pairs_by_torch}
+PAIRS_BY_LOOPS: Replacements = {(losses, "pair_exponentials"): pairs_by_loops}
+
+VARIANTS: dict[str, tuple[str, Replacements]] = {
+    "as it is": ("all kernels as they are", {}),
+    "rows": ("sums of rows (registers.row_sum) as a plain loop", ROWS),
+    "rows-fetch": ("sums of rows as a plain loop that asks for rows ahead", ROWS_WITH_FETCHING),
+    "fetch": ("no asking for base rows ahead (registers.fetch_row)", FETCHING),
+    "degrees": ("degrees counted edge by edge (registers.lowest_bit)", DEGREES),
+    "products": ("small products of tiles (registers.small_product) as a plain loop", PRODUCTS),
+    "pairs-torch": ("uniformity by torch's matrix products instead of tiles", PAIRS_BY_TORCH),
+    "pairs-loops": ("uniformity by a plain loop over pairs instead of tiles", PAIRS_BY_LOOPS),
+    "all": ("none of them: rows, fetch, degrees, pairs-torch", ROWS | FETCHING | DEGREES | PAIRS_BY_TORCH),
+    "all-but-fetch": ("rows-fetch, degrees, pairs-torch", ROWS_WITH_FETCHING | DEGREES | PAIRS_BY_TORCH),
+}
+"""What each variant is, and what it replaces."""
+
+
+def replace(replacements: Replacements) -> None:
+    """Put the twins in their places; to be called before any kernel is compiled."""
+    for (module, name), function in replacements.items():
+        assert hasattr(module, name)
+        setattr(module, name, function)
