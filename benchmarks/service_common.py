@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from coheat.artifact import Description, save_artifact
-from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.data.dataset import BundleData, relation
+from coheat.ids import Vocabulary
 from coheat.models.base import Model, ModelConfig, TwoViews, Vectors
 from coheat.rng import Randomness
 

@@ -15,9 +15,10 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 
 from coheat.artifact import INDEX, Artifact, Description, load_artifact, save_artifact
-from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.data.dataset import BundleData, relation
 from coheat.data.split import Split
 from coheat.errors import ArtifactError
+from coheat.ids import Vocabulary
 from coheat.models import MODELS
 from coheat.models.base import Model
 from coheat.rng import Randomness
@@ -73,7 +74,7 @@ def test_round_trip(name: str, planted: Split, tmp_path: Path) -> None:
     again = artifact.model()
     assert all(torch.equal(again.state_dict()[k], v) for k, v in model.state_dict().items())
     users = np.arange(planted.train.n_users)
-    assert np.array_equal(again.scorer().scores(users), model.eval().scorer().scores(users))
+    assert np.array_equal(again.served().scores(users), model.eval().served().scores(users))
 
 
 def test_vectors_are_the_models(planted: Split, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_an_artifact_stands_on_its_own(
     assert not loaded.awaits_backbone
     vectors = run.artifact.vectors()
     assert vectors is not None
-    scores = loaded.scorer().scores(np.arange(loaded.data.n_users))
+    scores = loaded.served().scores(np.arange(loaded.data.n_users))
     assert np.allclose(scores, vectors.users @ vectors.bundles.T, atol=1e-6)
     assert np.abs(scores).max() > 0
 

@@ -103,7 +103,7 @@ def test_plain_scores_are_ours(split: Split) -> None:
     users = np.arange(split.train.n_users)
     with torch.no_grad():
         score = plain.scoring(other.views(other.graphs(training=False)), other.history_weight())
-        np.testing.assert_allclose(score(torch.from_numpy(users)), ours.scorer().scores(users), atol=1e-5)
+        np.testing.assert_allclose(score(torch.from_numpy(users)), ours.served().scores(users), atol=1e-5)
 
 
 def test_dropping_keeps_the_expected_share_of_each_direction() -> None:

@@ -89,7 +89,7 @@ def test_audience_equals_brute_force(seed: int, k: int, exclude_seen: bool) -> N
 
 def test_lists_are_those_of_evaluation(recommender: Recommender, model: Model, planted: Split) -> None:
     data = planted.train
-    ranked, _ = top_bundles(model.scorer(), np.arange(data.n_users), data.user_bundle, 7)
+    ranked, _ = top_bundles(model.served(), np.arange(data.n_users), data.user_bundle, 7)
     found = recommender.recommend(list(data.users.ids), k=7)
     expected = [data.bundles[int(bundle)] for row in ranked for bundle in row]
     assert [row.bundle_id for row in found] == expected
@@ -290,10 +290,10 @@ def served(name: str, planted: Split, directory: Path) -> tuple[Model, Recommend
 def test_a_model_without_vectors_is_asked_for_its_own_scores(planted: Split, tmp_path: Path) -> None:
     data = planted.train
     model, recommender = served("counting", planted, tmp_path / "model")
-    ranked, _ = top_bundles(model.scorer(), np.arange(data.n_users), data.user_bundle, 7)
+    ranked, _ = top_bundles(model.served(), np.arange(data.n_users), data.user_bundle, 7)
     found = recommender.recommend(list(data.users.ids), k=7)
     assert [row.bundle_id for row in found] == [data.bundles[int(bundle)] for row in ranked for bundle in row]
-    scores = model.scorer().scores(np.arange(data.n_users))
+    scores = model.served().scores(np.arange(data.n_users))
     some = recommender.recommend([data.users[3]], k=5, candidates=[data.bundles[n] for n in (9, 2, 5)])
     assert {row.bundle_id: row.score for row in some} == {
         data.bundles[n]: scores[3, n] for n in (2, 5, 9) if not data.user_bundle[3, n]

@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import pytest
 
-from coheat.data.dataset import Vocabulary
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
+from coheat.ids import Vocabulary
 from coheat.runs import train_run
 from coheat.service.keys import KeyRing
 

@@ -10,10 +10,10 @@ import torch
 from coheat.contract import CHECKS, run_check
 from coheat.models import MODELS
 from coheat.models.base import Model
-from coheat.served import Served
 from coheat.models.coheat import CoHeat
 from coheat.models.two_views import Prepared
 from coheat.presets import preset_names, resolve_settings
+from coheat.served import Served
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -62,7 +62,7 @@ def test_scores_equal_the_slow_version(seed: int, use_bundle_items: bool, expone
     data = random_data(seed)
     config = CountingConfig(use_bundle_items=use_bundle_items, size_exponents=(exponent,))
     users = np.arange(data.n_users)[::-1].copy()
-    scores = Counting(data, config, Randomness(0)).scorer().scores(users)
+    scores = Counting(data, config, Randomness(0)).served().scores(users)
     expected = [
         [slow_score(data, user, bundle, use_bundle_items, exponent) for bundle in range(data.n_bundles)]
         for user in users
@@ -74,7 +74,7 @@ def test_scores_equal_the_slow_version(seed: int, use_bundle_items: bool, expone
 def test_a_bundle_without_items_scores_zero() -> None:
     data = bundle_data(relation([0], [1], (1, 2)), relation([0], [0], (1, 1)), relation([1], [0], (2, 1)))
     model = Counting(data, CountingConfig(), Randomness(0))
-    assert model.scorer().scores(np.array([0])).tolist() == [[0.0, 2.0]]
+    assert model.served().scores(np.array([0])).tolist() == [[0.0, 2.0]]
 
 
 def test_each_epoch_tries_one_exponent_and_a_checkpoint_carries_it() -> None:
@@ -86,13 +86,13 @@ def test_each_epoch_tries_one_exponent_and_a_checkpoint_carries_it() -> None:
         tried.append(model.facts()["size_exponent"])
         if epoch == 2:
             saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            expected = model.scorer().scores(np.arange(data.n_users))
+            expected = model.served().scores(np.arange(data.n_users))
     assert tried == [0.0, 0.5, 1.0, 1.0]
 
     again = Counting(data, config, Randomness(1))
     again.load_state_dict(saved)
     assert again.facts() == {"size_exponent": 0.5}
-    assert np.array_equal(again.scorer().scores(np.arange(data.n_users)), expected)
+    assert np.array_equal(again.served().scores(np.arange(data.n_users)), expected)
 
 
 def test_there_is_nothing_to_learn() -> None:
@@ -109,7 +109,7 @@ def test_new_bundles_score_as_if_they_had_been_there() -> None:
     model = Counting(data, CountingConfig(size_exponents=(0.25,)), Randomness(0))
     users = np.arange(data.n_users)
     assert np.array_equal(
-        model.new_bundle_scores(users, data.bundle_item[::-1]), model.scorer().scores(users)[:, ::-1]
+        model.new_bundle_scores(users, data.bundle_item[::-1]), model.served().scores(users)[:, ::-1]
     )
 
 
@@ -123,7 +123,7 @@ def test_planted_cold_bundles_are_found() -> None:
     bundle_item = relation(np.repeat([0, 1], 15), contents.ravel(), (2, 30))
     data = bundle_data(relation([], [], (20, 2)), user_item, bundle_item)
     result = evaluate(
-        Counting(data, CountingConfig(), Randomness(0)).scorer(),
+        Counting(data, CountingConfig(), Randomness(0)).served(),
         data,
         relation(np.arange(20), tastes, (20, 2)),
         ks=(1,),
@@ -191,7 +191,7 @@ def test_reference_figures_on_youshu(
 ) -> None:
     train, test = youshu
     config = CountingConfig(use_bundle_items=use_bundle_items, size_exponents=(exponent,))
-    scorer = Counting(train, config, Randomness(0)).scorer()
+    scorer = Counting(train, config, Randomness(0)).served()
     result = evaluate(scorer, train, test, candidates=candidates)
     assert result.n_users == 2561
     assert result.metrics["recall@20"] == pytest.approx(recall, abs=slack)

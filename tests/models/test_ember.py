@@ -107,7 +107,7 @@ def test_the_knob_turns_from_none_to_all() -> None:
     shares = []
     for welcome in (0.0, 1.0, 100.0):
         model.knobs[0] = welcome
-        found = evaluate(model.scorer(), split.train, split.test, ks=(3,)).metrics
+        found = evaluate(model.served(), split.train, split.test, ks=(3,)).metrics
         shares.append(found["cold_share@3"])
     assert shares[0] == 0
     assert shares[0] <= shares[1] <= shares[2]
@@ -125,7 +125,7 @@ def test_a_bundle_without_history_is_scored_by_its_items() -> None:
     pooled = z @ items.detach().numpy() / z.sum(1, keepdims=True)
     matched = plain_profiles(data, 0.4) @ z.T / model.overlap_scale
     expected = users.detach().numpy() @ pooled.T + 3.0 * np.log1p(matched) + vectors.overlap.new_offset
-    found = model.scorer().scores(np.arange(data.n_users))
+    found = model.served().scores(np.arange(data.n_users))
     np.testing.assert_allclose(found[:, cold], expected, rtol=1e-4, atol=1e-4)
     # and a bundle that did not exist in training gets the same vector from the same items
     np.testing.assert_allclose(
@@ -169,7 +169,7 @@ def test_validation_chooses_where_asked_and_only_there() -> None:
     result = fit(chosen, split, settings)
     assert result.best_epoch == left.best_epoch == 4
     assert sum(result.best_metrics.values()) >= sum(left.best_metrics.values())
-    found = evaluate(chosen.scorer(), split.train, split.validation, ks=(20,)).metrics
+    found = evaluate(chosen.served(), split.train, split.validation, ks=(20,)).metrics
     assert found["recall@20"] == pytest.approx(result.best_metrics["recall@20"])
 
 
@@ -194,7 +194,7 @@ def test_where_launch_times_are_known_new_means_young() -> None:
     shared = overlaps(overlap.profiles, np.arange(data.n_users), data.bundle_item.T.tocsr())
     matched = np.log1p(shared / overlap.scale)
     plain = (vectors.users @ vectors.bundles.T).detach().numpy()
-    scores = model.scorer().scores(np.arange(data.n_users))
+    scores = model.served().scores(np.arange(data.n_users))
     np.testing.assert_allclose(
         scores[:, old], plain[:, old] + overlap.weight * matched[:, old], rtol=1e-4, atol=1e-5
     )

@@ -81,13 +81,13 @@ def test_all_three_vectors_of_a_cold_bundle_are_made(planted: Split) -> None:
 def test_blocked_scores_are_those_of_single_pairs(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ready(planted)
     monkeypatch.setattr(coheat.models.gar_gnn, "PAIRS", 2 * planted.train.n_bundles)  # two users at a time
-    found = model.scorer().scores(np.arange(5))
+    found = model.served().scores(np.arange(5))
     np.testing.assert_allclose(found, slow_scores(model, range(5)), atol=1e-4)
 
 
 def test_the_weighted_sum_is_an_inner_product(planted: Split) -> None:
     model = ready(planted, combination="linear")
-    found = model.scorer().scores(np.arange(5))
+    found = model.served().scores(np.arange(5))
     np.testing.assert_allclose(found, slow_scores(model, range(5), combine=False), atol=1e-4)
 
 

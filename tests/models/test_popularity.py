@@ -19,7 +19,7 @@ def test_every_user_gets_the_training_counts() -> None:
         bundle_item=relation([0, 1, 2, 3], [0, 0, 0, 0], (4, 1)),
     )
     model = Popularity(data, PopularityConfig(), Randomness(0))
-    assert model.scorer().scores(np.array([2, 0])).tolist() == [[1, 0, 3, 0]] * 2
+    assert model.served().scores(np.array([2, 0])).tolist() == [[1, 0, 3, 0]] * 2
     assert list(model.batches(8)) == []
     assert model.optimizers() == []
     with pytest.raises(ConfigError, match="not trained on"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coheat.recommender.ranking import best, best_of_rows
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -16,7 +17,6 @@ from coheat.artifact import ServingVectors, ServingViews
 from coheat.data.dataset import relation
 from coheat.errors import CoheatError
 from coheat.recommender import Ids, Recommender, catalogue
-from coheat.recommender.ranking import best, best_of_rows
 
 N_USERS, N_BUNDLES, N_ITEMS, WIDTH = 5, 4, 6, 2
 TEMPERATURE = 3.0

@@ -453,5 +453,5 @@ def test_an_old_bundle_that_nobody_took_is_not_new_when_served(tmp_path: Path, p
     assert sum(view.share for view in explained.views) == pytest.approx(oracle.score(data.users[0], name))
     assert "welcome" not in [view.name for view in explained.views]
     # The saved model has no launch times any more, but remembers what they said.
-    again = load_artifact(tmp_path / "model").model().scorer().scores(np.arange(1))
+    again = load_artifact(tmp_path / "model").model().served().scores(np.arange(1))
     assert again[0, old] == pytest.approx(oracle.score(data.users[0], name), abs=1e-4)
