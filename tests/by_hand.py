@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +45,7 @@ def names(kind: str, n: int) -> list[str]:
 
 def recommender_of(served: Served, users: Sequence[str] | None = None) -> Recommender:
     """With ids u0, u1, ..., b0, ..., i0, ..., unless other users are given."""
-    counts: dict[str, Any] = {
-        "user": len(served.users),
-        "bundle": len(served.bundles),
-        "item": served.relations.bundle_item.n_columns,
-    }
-    vocabularies = [Vocabulary(names(kind, n), kind) for kind, n in counts.items()]
-    if users is not None:
-        vocabularies[0] = Vocabulary(users, "user")
-    return Recommender(Contents(served, *vocabularies, NOWHERE))
+    people = Vocabulary(users or names("user", len(served.users)), "user")
+    bundles = Vocabulary(names("bundle", len(served.bundles)), "bundle")
+    items = Vocabulary(names("item", served.relations.bundle_item.n_columns), "item")
+    return Recommender(Contents(served, people, bundles, items, NOWHERE))

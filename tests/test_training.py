@@ -28,6 +28,7 @@ from coheat.models.base import FloatArray, Model, ModelConfig, Progress
 from coheat.models.untrained import Untrained
 from coheat.progress import ProgressBar
 from coheat.rng import Randomness
+from coheat.served import OwnScores, Served
 from coheat.training import (
     FitResult,
     LossNotFinite,
@@ -91,8 +92,8 @@ class Sequence(Untrained):
         super().begin_epoch(progress)
         self.epoch.fill_(progress.epoch)
 
-    def scorer(self) -> Sequence:
-        return self
+    def served(self) -> Served:
+        return OwnScores.create(self.relations, scorer=self.scores)
 
     def scores(self, users: Indices) -> FloatArray:
         known = users < self.shares[int(self.epoch) - 1] * self.data.n_users

@@ -65,7 +65,7 @@ class Oracle:
         assert overlap.item_weights is not None
         self.data, self.offsets = data, dict(zip(knob.values, knob.offsets, strict=True))
         self.own, self.scale = overlap.own, overlap.scale
-        self.weight, self.new_weight = overlap.curve.old[0], overlap.curve.young[0]
+        self.weight, self.new_weight = float(overlap.curve.old[0]), float(overlap.curve.young[0])
         self.new_offset = knob.offset
         self.worth = dict(zip(data.items.ids, overlap.item_weights.tolist(), strict=True))
         self.users = dict(zip(data.users.ids, served.users.astype(float), strict=True))
@@ -107,7 +107,7 @@ class Oracle:
     def replace(self, bundle: str, items: list[str]) -> None:
         """The columns that items fill come from the items, the others stay as learned."""
         self.contents[bundle] = items
-        pooled = sum(self.item_vectors[item] for item in items) / len(items)
+        pooled = np.mean([self.item_vectors[item] for item in items], axis=0)
         self.learned[bundle] = self.learned[bundle].copy()
         self.learned[bundle][self.filled] = pooled[self.filled]
 
@@ -300,7 +300,7 @@ def adds_up(explanation: Explanation, tolerance: float = 1e-6) -> bool:
     """All ways of taking the score apart give it back, and the items give the share that is about items."""
     e = explanation
     terms, about = sum(term.share for term in e.terms), e.history + e.items + e.youth
-    user = sum(part.share for part in [*e.user_items, *e.user_bundles]) + e.own
+    user = sum(p.share for p in e.user_items) + sum(p.share for p in e.user_bundles) + e.own
     items = sum(part.share for part in e.bundle_items)
     whole = (terms, e.score), (about, e.score), (user, e.score), (items, e.items)
     return all(math.isclose(found, wanted, abs_tol=tolerance) for found, wanted in whole)

@@ -158,7 +158,7 @@ def adds_up(explanation: Explanation, tolerance: float = 1e-6) -> bool:
     """All ways of taking the score apart give it back, and the items give the share that is about items."""
     e = explanation
     terms = sum(term.share for term in e.terms)
-    user = sum(part.share for part in [*e.user_items, *e.user_bundles]) + e.own
+    user = sum(p.share for p in e.user_items) + sum(p.share for p in e.user_bundles) + e.own
     items = sum(part.share for part in e.bundle_items)
     about = e.history + e.items + e.youth
     whole = (terms, e.score), (about, e.score), (user, e.score), (items, e.items)
