@@ -24,21 +24,21 @@ WIDTH, TAKEN, BUNDLES, ITEMS = 128, 20, 27_694, 1000
 
 def write_model(directory: Path, n_users: int) -> None:
     """An artifact of a model without parameters."""
-    import torch
-
     from coheat.artifact import Description, save_artifact
     from coheat.config import Settings
-    from coheat.data.dataset import BundleData, Vocabulary, relation
-    from coheat.models.base import Vectors
+    from coheat.data.dataset import BundleData, relation
+    from coheat.ids import Vocabulary
     from coheat.models.untrained import Untrained
     from coheat.rng import Randomness
+    from coheat.runs import contents_of
+    from coheat.served import Block, Served
 
     rng = np.random.default_rng(0)
 
     class Random(Untrained):
-        def vectors(self) -> Vectors:
+        def served(self) -> Served:
             users, bundles = (rng.standard_normal((n, WIDTH), dtype=np.float32) for n in (n_users, BUNDLES))
-            return Vectors(torch.from_numpy(users), torch.from_numpy(bundles))
+            return Served.create(self.relations, [(Block("score", "history", WIDTH), users, bundles)])
 
     users = np.repeat(np.arange(n_users), TAKEN)
     data = BundleData(
@@ -50,7 +50,7 @@ def write_model(directory: Path, n_users: int) -> None:
         relation([0], [0], (BUNDLES, ITEMS)),
     )
     description = Description("random", {}, {}, 0, "", "", "", 0, {}, 0.0, "made up")
-    save_artifact(directory, Random(data, Settings(), Randomness(0)), description)
+    save_artifact(directory, contents_of(Random(data, Settings(), Randomness(0)), description))
 
 
 def run(model: Path, out: Path, limit: int | None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def run(model: Path, out: Path, limit: int | None) -> dict[str, Any]:
     started = time.perf_counter()
     recommender = Recommender.load(model)
     loaded, held = time.perf_counter() - started, peak_megabytes()
-    n_users = len(recommender.users.ids)
+    n_users = len(recommender.user_ids)
     shards = 1 if limit is None else max(n_users // limit, 1)
     started = time.perf_counter()
     report = recommend_all(recommender, out, 20, shard=(1, shards), part_size=PART)

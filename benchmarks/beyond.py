@@ -71,7 +71,7 @@ class Study:
 
 def measure(model: Model, split: Split, popularity: bool = False) -> dict[str, Any]:
     """Recall, nDCG and the share of new bundles in the lists, on the test part; and those of the shelf."""
-    scorer = model.scorer()
+    scorer = model.served()
     found = evaluate(scorer, split.train, split.test)
     report: dict[str, Any] = {name: found.metrics[name] for name in ("recall@20", "ndcg@20", "cold_share@20")}
     unseen = split.train.popularity == 0

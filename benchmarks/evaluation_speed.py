@@ -25,10 +25,11 @@ from common import (
     world_name,
     write_json,
 )
+from service_common import tanh_curves
 
 from coheat.data import read_split
 from coheat.evaluation import evaluate
-from coheat.models.base import Vectors, VectorScorer
+from coheat.served import Block, Csr, Relations, Served
 
 WIDTH = 64
 TEMPERATURE = 60.0  # about that of the epoch that validation chooses on Youshu
@@ -56,11 +57,23 @@ def measure(side: str, directory: Path) -> Measured:
     views = made_up_views(split.test)
     weight = torch.tanh(torch.from_numpy(split.train.popularity).float() / TEMPERATURE)
 
+    train = split.train
+    relations = Relations(
+        *(
+            Csr(m.indptr, m.indices, m.shape[1])
+            for m in (train.user_bundle, train.user_item, train.bundle_item)
+        )
+    )
+    rising, falling = tanh_curves(TEMPERATURE)
+
     def ours() -> dict[str, float]:
-        w = weight[:, None]
-        users = torch.cat([views.history_users, views.affiliation_users], 1)
-        bundles = torch.cat([w * views.history_bundles, (1 - w) * views.affiliation_bundles], 1)
-        return evaluate(VectorScorer(Vectors(users, bundles)), split.train, split.test).metrics
+        history = Block("history", "history", WIDTH, rising)
+        items = Block("affiliation", "items", WIDTH, falling)
+        blocks = [
+            (history, views.history_users.numpy(), views.history_bundles.numpy()),
+            (items, views.affiliation_users.numpy(), views.affiliation_bundles.numpy()),
+        ]
+        return evaluate(Served.create(relations, blocks), train, split.test).metrics
 
     def plainly() -> dict[str, float]:
         return plain.evaluate(plain.scoring(views, weight), split.train.user_bundle, split.test)

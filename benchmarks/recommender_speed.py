@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 from common import parser, write_json
 from rich.console import Console
+from service_common import tanh_curves
 
-from coheat.artifact import ServingVectors, ServingViews
-from coheat.recommender import Ids, Recommender
+from coheat.artifact import Contents, Description
+from coheat.ids import Vocabulary
+from coheat.recommender import Recommender
+from coheat.served import Block, Csr, Layers, Relations, Served
 
 # Users, bundles, items, mean size of a bundle: Table 1 of the paper.
 SIZES = {
@@ -38,25 +41,27 @@ def made_up(n_users: int, n_bundles: int, n_items: int, seed: int = 0) -> Recomm
     def vectors(n: int, width: int) -> Any:
         return rng.standard_normal((n, width), dtype=np.float32)
 
-    plain = vectors(n_bundles, 2 * WIDTH)
     user_layers, bundle_layers, item_layers = (vectors(n, WIDTH)[None] for n in (n_users, n_bundles, n_items))
     indptr = np.arange(n_users + 1, dtype=np.int64) * TAKEN
-    indices = rng.integers(n_bundles, size=n_users * TAKEN)
-    weights = np.tanh(np.bincount(indices, minlength=n_bundles) / 60).astype(np.float32)[:, None]
-    served = plain * np.concatenate([np.repeat(weights, WIDTH, 1), np.repeat(1 - weights, WIDTH, 1)], axis=1)
-    return Recommender(
-        Ids([str(n) for n in range(n_users)], "user"),
-        Ids([str(n) for n in range(n_bundles)], "bundle"),
-        Ids([str(n) for n in range(n_items)], "item"),
-        ServingVectors(
-            vectors(n_users, 2 * WIDTH),
-            served,
-            vectors(n_items, 2 * WIDTH),
-            1.0,
-            ServingViews(plain, 60.0, user_layers, bundle_layers, item_layers, normalise_layers=True),
-        ),
-        (indptr, indices),
+    nothing = np.zeros(0, dtype=np.int64)
+    relations = Relations(
+        Csr(indptr, rng.integers(n_bundles, size=n_users * TAKEN), n_bundles),
+        Csr(np.zeros(n_users + 1, dtype=np.int64), nothing, n_items),
+        Csr(np.zeros(n_bundles + 1, dtype=np.int64), nothing, n_items),
     )
+    rising, falling = tanh_curves(60.0)
+    history = Block("history", "history", WIDTH, rising)
+    items = Block("affiliation", "items", WIDTH, falling, vectors(n_items, WIDTH))
+    served = Served.create(
+        relations,
+        [(block, vectors(n_users, WIDTH), vectors(n_bundles, WIDTH)) for block in (history, items)],
+        layers=Layers(user_layers, bundle_layers, item_layers, normalise=True),
+    )
+    users = Vocabulary(map(str, range(n_users)), "user")
+    bundles = Vocabulary(map(str, range(n_bundles)), "bundle")
+    known_items = Vocabulary(map(str, range(n_items)), "item")
+    made_up = Description("random", {}, {}, seed, "", "", "", 0, {}, 0.0, "made up")
+    return Recommender(Contents(served, users, bundles, known_items, made_up))
 
 
 def seconds(call: Any) -> float:
@@ -69,11 +74,11 @@ def measure_lists(recommender: Recommender, n_users: int, rounds: int) -> dict[s
     """Microseconds per user of both, in turns; and of ours for one user at a time."""
     import faiss
 
-    _, bundles = recommender.bundle_table()
+    vectors, bundles = (recommender.vectors()[kind][1] for kind in ("user", "bundle"))
     index = faiss.IndexFlatIP(bundles.shape[1])
     index.add(bundles)
-    vectors = np.ascontiguousarray(recommender.model.users[:n_users])
-    names = list(recommender.users.ids[:n_users])
+    vectors = np.ascontiguousarray(vectors[:n_users])
+    names = list(recommender.user_ids[:n_users])
     recommender.recommend(names[:64], K)
     index.search(vectors[:64], K)
     ours, read, kept, theirs = [], [], [], []

@@ -22,12 +22,14 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coheat.artifact import Description, save_artifact
-from coheat.data.dataset import BundleData, Vocabulary, relation
-from coheat.models.base import Model, ModelConfig, TwoViews, Vectors
+from coheat.data.dataset import BundleData, relation
+from coheat.ids import Vocabulary
+from coheat.models.base import FloatArray, Model, ModelConfig, numpy
 from coheat.rng import Randomness
+from coheat.runs import contents_of
+from coheat.served import Block, Curve, Layers, Served
 
 JSON = {"Content-Type": "application/json"}
 TEMPERATURE = 60.0
@@ -54,34 +56,33 @@ SMALL = Size(60, 40, 50, 8, 3, 5, 3)
 class RandomVectors(Model):
     """Two views of random numbers; every tenth bundle is cold."""
 
-    def _random(self, name: str, *shape: int) -> Tensor:
+    def _random(self, name: str, *shape: int) -> FloatArray:
         generator = self.rng.torch_generator(name)
-        numbers: Tensor = torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
-        return numbers
+        return numpy(torch.randn(*shape, generator=generator) / shape[-1] ** 0.5)
 
-    def vectors(self) -> Vectors:
-        views = self.two_views()
-        popularity = torch.from_numpy(
-            np.bincount(self.data.user_bundle.indices, minlength=self.data.n_bundles)
-        )
-        weight = torch.tanh(popularity.float() / TEMPERATURE)[:, None]
-        half = views.bundles.shape[1] // 2
-        bundles = torch.cat([weight * views.bundles[:, :half], (1 - weight) * views.bundles[:, half:]], dim=1)
-        items = self._random("items", self.data.n_items, 2 * half)
-        items[:, :half] = 0
-        users = self._random("users", self.data.n_users, 2 * half)
-        return Vectors(users, bundles, items)
-
-    def two_views(self) -> TwoViews:
+    def served(self) -> Served:
         data, half = self.data, self.config.embedding_size
-        return TwoViews(
-            bundles=self._random("bundles", data.n_bundles, 2 * half),
-            temperature=TEMPERATURE,
-            user_layers=self._random("user layers", 1, data.n_users, half),
-            bundle_layers=self._random("bundle layers", 1, data.n_bundles, half),
-            item_layers=self._random("item layers", 1, data.n_items, half),
-            normalise_layers=True,
+        users, bundles = (self._random(name, n, 2 * half)
+                          for name, n in (("users", data.n_users), ("bundles", data.n_bundles)))  # fmt: skip
+        rising, falling = tanh_curves(TEMPERATURE)
+        history = Block("history", "history", half, rising)
+        items = Block("affiliation", "items", half, falling, self._random("items", data.n_items, half))
+        layers = Layers(
+            users=self._random("user layers", 1, data.n_users, half),
+            bundles=self._random("bundle layers", 1, data.n_bundles, half),
+            items=self._random("item layers", 1, data.n_items, half),
+            normalise=True,
         )
+        views = (history, slice(half)), (items, slice(half, None))
+        blocks = [(block, users[:, columns], bundles[:, columns]) for block, columns in views]
+        return Served.create(self.relations, blocks, layers=layers)
+
+
+def tanh_curves(temperature: float) -> tuple[Curve, Curve]:
+    """CoHeat's weights of history and of items, over how often a bundle was taken."""
+    level = int(10 * temperature) + 1
+    history = Curve.tabulated(lambda n: np.tanh(n / temperature), level)
+    return history, Curve.tabulated(lambda n: 1 - np.tanh(n / temperature), level)
 
 
 def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
@@ -108,7 +109,7 @@ def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
         model="random", config={}, training={}, seed=seed, scenario="all", data_source="random numbers",
         data_fingerprint=str(seed), best_epoch=0, metrics={}, seconds=0.0, reason="made up",
     )  # fmt: skip
-    save_artifact(directory, model, described)
+    save_artifact(directory, contents_of(model, described))
 
 
 class Server:

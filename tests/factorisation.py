@@ -9,8 +9,9 @@ from torch.nn import functional
 from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
-from coheat.models.base import Model, ModelConfig, Vectors
+from coheat.models.base import Model, ModelConfig, numpy
 from coheat.rng import Randomness
+from coheat.served import Block, Served
 
 
 class Factorisation(Model):
@@ -30,10 +31,12 @@ class Factorisation(Model):
         margin = (rows(self.users, batch.users) * difference).sum(1)
         return {"bpr": functional.softplus(-margin).mean(), "size": 1e-3 * self.users.square().mean()}
 
-    def vectors(self) -> Vectors:
+    def served(self) -> Served:
+        users, bundles = numpy(self.users), numpy(self.bundles)
         bundle_item = self.data.bundle_item.toarray()
-        shares = torch.from_numpy(bundle_item / bundle_item.sum(0, keepdims=True).clip(1))
-        return Vectors(self.users, self.bundles, items=shares.T @ self.bundles, size_exponent=0.5)
+        shares = (bundle_item / bundle_item.sum(0, keepdims=True).clip(1)).astype("float32")
+        block = Block("score", "items", users.shape[1], items=shares.T @ bundles, size_exponent=0.5)
+        return Served.create(self.relations, [(block, users, bundles)])
 
 
 def factorisation(data: BundleData, seed: int = 0, learning_rate: float = 0.01) -> Factorisation:

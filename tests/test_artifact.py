@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,21 @@ import pytest
 import torch
 from factorisation import factorisation
 from pyarrow import parquet
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
+from coheat import __version__
 from coheat.artifact import INDEX, Artifact, Description, load_artifact, save_artifact
-from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.checkpoint import model_state
+from coheat.data.dataset import BundleData, relation
 from coheat.data.split import Split
 from coheat.errors import ArtifactError
+from coheat.ids import Vocabulary
 from coheat.models import MODELS
 from coheat.models.base import Model
 from coheat.rng import Randomness
+from coheat.runs import contents_of
+from coheat.served import OwnScores
 from coheat.storage import map_arrays
 
 FILES = [
@@ -28,9 +36,8 @@ FILES = [
     "bundles.parquet",
     "items.parquet",
     "parameters.safetensors",
-    "relations.safetensors",
+    "served.safetensors",
     "users.parquet",
-    "vectors.safetensors",
 ]
 
 
@@ -50,6 +57,11 @@ def describe(model: Model, name: str = "coheat") -> Description:
     )
 
 
+def save(directory: Path, model: Model, name: str = "coheat") -> Artifact:
+    """The artifact of a model as `train_run` writes it."""
+    return save_artifact(directory, contents_of(model, describe(model, name)), model_state(model))
+
+
 def build(name: str, data: BundleData) -> Model:
     return MODELS[name](data, MODELS[name].Config.create({}), Randomness(4))
 
@@ -57,7 +69,7 @@ def build(name: str, data: BundleData) -> Model:
 @pytest.fixture
 def saved(planted: Split, tmp_path: Path) -> Artifact:
     model = build("coheat", planted.train)
-    return save_artifact(tmp_path / "model", model, describe(model))
+    return save(tmp_path / "model", model)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -66,35 +78,42 @@ def test_round_trip(name: str, planted: Split, tmp_path: Path) -> None:
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
             tensor.mul_(1.5)  # not what a fresh model would have
-    save_artifact(tmp_path / "model", model, describe(model, name))
+    save(tmp_path / "model", model, name)
     artifact = load_artifact(tmp_path / "model")
     assert artifact.description == describe(model, name)
     assert artifact.training_data().fingerprint == planted.train.fingerprint
     again = artifact.model()
     assert all(torch.equal(again.state_dict()[k], v) for k, v in model.state_dict().items())
     users = np.arange(planted.train.n_users)
-    assert np.array_equal(again.scorer().scores(users), model.eval().scorer().scores(users))
+    assert np.array_equal(again.served().scores(users), model.eval().served().scores(users))
 
 
 def test_vectors_are_the_models(planted: Split, tmp_path: Path) -> None:
     model = factorisation(planted.train)
-    vectors = save_artifact(tmp_path / "model", model, describe(model)).vectors()
-    expected = model.vectors()
-    assert vectors is not None
+    served = save(tmp_path / "model", model).served()
+    (block,), (expected,) = served.blocks, model.served().blocks
+    assert np.array_equal(served.users, model.users.detach().numpy())
+    assert np.array_equal(served.bundles.plain.base, model.bundles.detach().numpy())
+    assert block.items is not None
     assert expected.items is not None
-    assert vectors.items is not None
-    assert np.array_equal(vectors.users, expected.users.detach().numpy())
-    assert np.array_equal(vectors.bundles, expected.bundles.detach().numpy())
-    assert np.array_equal(vectors.items, expected.items.detach().numpy())
-    assert vectors.size_exponent == 0.5
-    assert isinstance(vectors.users, np.memmap), "vectors should be mapped, so that processes share them"
-    assert not vectors.users.flags.writeable
+    assert np.array_equal(block.items, expected.items)
+    assert block.size_exponent == 0.5
+    for array in (served.users, served.bundles.plain.base, block.items):
+        assert is_mapped(array), "vectors should be mapped, so that processes share them"
+        assert not array.flags.writeable
 
 
-def test_a_model_with_its_own_scoring_has_no_vectors(planted: Split, tmp_path: Path) -> None:
-    model = build("counting", planted.train)
-    artifact = save_artifact(tmp_path / "model", model, describe(model, "counting"))
-    assert artifact.vectors() is None
+def is_mapped(array: Any) -> bool:
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+def test_only_a_model_with_its_own_scoring_needs_its_parameters(planted: Split, tmp_path: Path) -> None:
+    assert not save(tmp_path / "counting", build("counting", planted.train), "counting").scores_itself
+    artifact = save(tmp_path / "dam", build("dam", planted.train), "dam")
+    assert artifact.scores_itself
+    assert isinstance(artifact.served(), OwnScores)
 
 
 def test_wild_ids_survive(tmp_path: Path) -> None:
@@ -123,10 +142,10 @@ def test_wild_ids_survive(tmp_path: Path) -> None:
         relation([3], [4], (len(wild), len(wild) + 1)),
     )
     model = build("popularity", data)
-    artifact = save_artifact(tmp_path / "model", model, describe(model, "popularity"))
-    assert artifact.ids("user") == tuple(wild)
-    assert artifact.ids("bundle") == tuple(reversed(wild))
-    assert artifact.ids("item") == ("x" * 10_000, *wild)
+    artifact = save(tmp_path / "model", model, "popularity")
+    assert tuple(artifact.ids("user").ids) == tuple(wild)
+    assert tuple(artifact.ids("bundle").ids) == tuple(reversed(wild))
+    assert tuple(artifact.ids("item").ids) == ("x" * 10_000, *wild)
     assert artifact.training_data().fingerprint == data.fingerprint
 
 
@@ -141,7 +160,7 @@ def test_an_id_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
     )
     model = build("popularity", data)
     with pytest.raises(ArtifactError, match="user id is not valid Unicode"):
-        save_artifact(tmp_path / "model", model, describe(model))
+        save(tmp_path / "model", model)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,10 +199,13 @@ def test_a_missing_file_is_refused_by_name(name: str, saved: Artifact) -> None:
         load_artifact(saved.directory)
 
 
-def test_another_format_says_which_version_wrote_it(saved: Artifact) -> None:
+def test_another_format_names_the_version_that_wrote_it_and_this_one(saved: Artifact) -> None:
     document = json.loads((saved.directory / INDEX).read_text())
     (saved.directory / INDEX).write_text(json.dumps({**document, "format": 99, "coheat": "9.9"}))
-    with pytest.raises(ArtifactError, match=r"format 99; .* reads format 2; use the version .*9\.9"):
+    said = (
+        rf"written by coheat 9\.9 in format 99; this is coheat {re.escape(__version__)}, which reads format 3"
+    )
+    with pytest.raises(ArtifactError, match=said):
         load_artifact(saved.directory)
 
 
@@ -203,8 +225,8 @@ def test_no_artifact_there(tmp_path: Path) -> None:
 
 def test_a_model_this_version_does_not_have(planted: Split, tmp_path: Path) -> None:
     model = build("popularity", planted.train)
-    artifact = save_artifact(tmp_path / "model", model, describe(model, "oracle"))
-    assert artifact.vectors() is not None
+    artifact = save(tmp_path / "model", model, "oracle")
+    assert len(artifact.served().users) == planted.train.n_users
     with pytest.raises(ArtifactError, match=r"model 'oracle', which this version .* does not have"):
         artifact.model()
 
@@ -222,7 +244,7 @@ def test_a_failure_in_the_middle_leaves_the_old_one_or_nothing(
     target = tmp_path / "model"
     old = factorisation(planted.train, seed=1)
     if existing:
-        save_artifact(target, old, describe(old))
+        save(target, old)
     calls = 0
 
     def failing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,22 +258,21 @@ def test_a_failure_in_the_middle_leaves_the_old_one_or_nothing(
         return wrapped
 
     monkeypatch.setattr("coheat.checkpoint.save_file", failing(save_file))
+    monkeypatch.setattr("safetensors.numpy.save_file", failing(save_arrays))
     monkeypatch.setattr("pyarrow.parquet.write_table", failing(parquet.write_table))
     new = factorisation(planted.train, seed=2)
     with pytest.raises(Unfinished):
-        save_artifact(target, new, describe(new))
+        save(target, new)
     assert [path.name for path in tmp_path.iterdir()] == (["model"] if existing else [])
     if existing:
-        vectors = load_artifact(target).vectors()
-        assert vectors is not None
-        assert np.array_equal(vectors.users, old.users.detach().numpy())
+        assert np.array_equal(load_artifact(target).served().users, old.users.detach().numpy())
 
 
 def test_a_failing_rename_puts_the_old_one_back(
     planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = factorisation(planted.train, seed=1), factorisation(planted.train, seed=2)
-    save_artifact(tmp_path / "model", old, describe(old))
+    save(tmp_path / "model", old)
     rename = Path.rename
 
     def fail_into_place(self: Path, target: Path) -> Path:
@@ -261,11 +282,9 @@ def test_a_failing_rename_puts_the_old_one_back(
 
     monkeypatch.setattr(Path, "rename", fail_into_place)
     with pytest.raises(OSError, match="Permission denied"):
-        save_artifact(tmp_path / "model", new, describe(new))
+        save(tmp_path / "model", new)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    vectors = load_artifact(tmp_path / "model").vectors()
-    assert vectors is not None
-    assert np.array_equal(vectors.users, old.users.detach().numpy())
+    assert np.array_equal(load_artifact(tmp_path / "model").served().users, old.users.detach().numpy())
 
 
 def test_mapped_arrays_are_what_was_written(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from coheat.data.sampling import Triples
 from coheat.data.split import Split
 from coheat.losses import bpr, dot_rows
 from coheat.models import MODELS
-from coheat.models.base import Model, PretrainedConfig, Progress, Vectors
+from coheat.models.base import Model, PretrainedConfig, Progress
 from coheat.models.mfbpr import MFBPR, MFBPRConfig
 from coheat.progress import ProgressBar
 from coheat.rng import Randomness
 from coheat.runs import train_run
+from coheat.served import Served
 from coheat.training import (
     Record,
     Standing,
@@ -52,11 +53,11 @@ class Stretched(Model):
 
     def loss(self, batch: Triples) -> dict[str, Tensor]:
         users, *sides = (torch.from_numpy(x) for x in (batch.users, batch.positives, batch.negatives))
-        vectors = self.vectors()
-        return {"bpr": bpr(*(dot_rows(vectors.users, vectors.bundles, users, side) for side in sides))}
+        stretched, bundles = self.pretrained_users * self.stretch, self.pretrained_bundles
+        return {"bpr": bpr(*(dot_rows(stretched, bundles, users, side) for side in sides))}
 
-    def vectors(self) -> Vectors:
-        return Vectors(self.pretrained_users * self.stretch, self.pretrained_bundles)
+    def served(self) -> Served:
+        return self.one_block(self.pretrained_users * self.stretch, self.pretrained_bundles)
 
 
 def stretched(data: BundleData, seed: int = 0, **settings: object) -> Stretched:
@@ -260,10 +261,9 @@ def test_an_artifact_stands_on_its_own(
     shutil.rmtree(cache)
     loaded = run.artifact.model()
     assert not loaded.awaits_backbone
-    vectors = run.artifact.vectors()
-    assert vectors is not None
-    scores = loaded.scorer().scores(np.arange(loaded.data.n_users))
-    assert np.allclose(scores, vectors.users @ vectors.bundles.T, atol=1e-6)
+    served = run.artifact.served()
+    scores = loaded.served().scores(np.arange(loaded.data.n_users))
+    assert np.allclose(scores, served.users @ served.bundles.plain.base.T, atol=1e-6)
     assert np.abs(scores).max() > 0
 
 

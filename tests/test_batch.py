@@ -13,21 +13,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_hand import NOWHERE
 from factorisation import factorisation
 from pyarrow import parquet
-from test_artifact import describe
+from test_artifact import save
 
-from coheat.artifact import ServingVectors, save_artifact
+from coheat.artifact import Contents
 from coheat.batch import recommend_all
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError
-from coheat.recommender import Ids, Recommender
+from coheat.ids import Vocabulary
+from coheat.recommender import Recommender
+from coheat.served import Block, Csr, Relations, Served
 
 
 @pytest.fixture
 def recommender(planted: Split, tmp_path: Path) -> Recommender:
     model = factorisation(planted.train)
-    save_artifact(tmp_path / "model", model, describe(model))
+    save(tmp_path / "model", model)
     return Recommender.load(tmp_path / "model")
 
 
@@ -42,7 +45,7 @@ def rows(out: Path) -> list[tuple[Any, ...]]:
 
 def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> bool:
     keys = [(user, bundle, rank) for user, bundle, _, rank in found]
-    wanted = [(user, bundle, rank) for user, bundle, _, rank in expected]
+    wanted = [(user, bundle, rank) for user, bundle, _, rank, _ in expected]
     return keys == wanted and [row[2] for row in found] == pytest.approx([r[2] for r in expected], abs=1e-6)
 
 
@@ -56,7 +59,7 @@ def test_lists_are_those_of_recommend(
     report = recommend_all(
         recommender, tmp_path / "out", 9, candidates, exclude_seen=exclude_seen, part_size=7
     )
-    expected = recommender.recommend(list(recommender.users.ids), 9, candidates, exclude_seen)
+    expected = recommender.recommend(list(recommender.user_ids), 9, candidates, exclude_seen)
     assert same(rows(tmp_path / "out"), [tuple(row) for row in expected])
     assert (report.parts_written, report.parts_kept, report.users) == (7, 0, 48)
     assert (report.rows, report.short_lists) == (len(expected), len(expected.short))
@@ -125,13 +128,15 @@ def test_what_was_read_of_the_users_is_let_go(tmp_path: Path) -> None:
     rng.standard_normal((n_users, width), dtype=np.float32).tofile(tmp_path / "users")
     users = np.memmap(tmp_path / "users", np.float32, mode="r", shape=(n_users, width))
     bundles = rng.standard_normal((5, width), dtype=np.float32)
+    nobody = np.zeros(n_users + 1, dtype=np.int64)
     taken = np.memmap(tmp_path / "users", np.int32, mode="r", shape=(n_users,))[:0]
+    known = Relations(Csr(nobody, taken, 5), Csr(nobody, taken, 1), Csr(nobody[:6], taken, 1))
+    served = Served.assemble(
+        users, bundles, known, np.ones(5, dtype=np.bool_), None, blocks=(Block("score", "history", width),)
+    )
+    names = Vocabulary([str(n) for n in range(n_users)], "user")
     recommender = Recommender(
-        Ids([str(n) for n in range(n_users)], "user"),
-        Ids(list("abcde"), "bundle"),
-        Ids(["i"], "item"),
-        ServingVectors(users, bundles, None, 1.0),
-        (np.zeros(n_users + 1, dtype=np.int64), taken),
+        Contents(served, names, Vocabulary("abcde", "bundle"), Vocabulary("i", "item"), NOWHERE)
     )
     held: list[float] = []
     recommend_all(recommender, tmp_path / "out", 1, on_part=lambda *_: held.append(mapped_megabytes()))
@@ -163,5 +168,5 @@ def test_killed_and_started_again(recommender: Recommender, tmp_path: Path) -> N
     assert 5 <= done < 48, "the kill is to come in the middle"
     report = recommend_all(recommender, out, 3, part_size=1)
     assert (report.parts_kept, report.parts_written) == (done, 48 - done)
-    expected = recommender.recommend(list(recommender.users.ids), 3)
+    expected = recommender.recommend(list(recommender.user_ids), 3)
     assert same(rows(out), [tuple(row) for row in expected])

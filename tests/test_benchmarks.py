@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from by_hand import relations
 
 from coheat.data import Split, planted_world, read_split
 from coheat.data.dataset import Sparse
 from coheat.data.sampling import Triples
 from coheat.evaluation import evaluate
-from coheat.models.base import Progress, Vectors, VectorScorer
+from coheat.models.base import Progress
 from coheat.models.coheat import CoHeat, CoHeatConfig
 from coheat.models.two_views import Masks
 from coheat.rng import Randomness
+from coheat.served import Block, Served
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -103,7 +105,7 @@ def test_plain_scores_are_ours(split: Split) -> None:
     users = np.arange(split.train.n_users)
     with torch.no_grad():
         score = plain.scoring(other.views(other.graphs(training=False)), other.history_weight())
-        np.testing.assert_allclose(score(torch.from_numpy(users)), ours.scorer().scores(users), atol=1e-5)
+        np.testing.assert_allclose(score(torch.from_numpy(users)), ours.served().scores(users), atol=1e-5)
 
 
 def test_dropping_keeps_the_expected_share_of_each_direction() -> None:
@@ -142,7 +144,10 @@ def test_plain_evaluation_is_ours(split: Split) -> None:
     generator = torch.Generator().manual_seed(0)
     users = torch.randn(split.train.n_users, 8, generator=generator)
     bundles = torch.randn(split.train.n_bundles, 8, generator=generator)
-    found = evaluate(VectorScorer(Vectors(users, bundles)), split.train, split.test, ks=(5,)).metrics
+    train = split.train
+    known = relations(train.user_bundle.toarray(), train.user_item.toarray(), train.bundle_item.toarray())
+    served = Served.create(known, [(Block("score", "history", 8), users.numpy(), bundles.numpy())])
+    found = evaluate(served, split.train, split.test, ks=(5,)).metrics
     expected = plain.evaluate(
         lambda rows: users[rows] @ bundles.T, split.train.user_bundle, split.test, k=5, block=16
     )

@@ -9,13 +9,14 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from by_hand import recommender_of, relations
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
-from coheat.artifact import ServingVectors
 from coheat.errors import ConfigError
 from coheat.export import export, recall_of
-from coheat.recommender import Ids, Recommender
+from coheat.recommender import Recommender
+from coheat.served import Block, Served
 
 WILD = ["/ ? % #", "🧺", "x" * 1000]
 
@@ -25,14 +26,10 @@ def recommender(n_bundles: int = 30, spread: float = 0.0, seed: int = 0) -> Reco
     rng = np.random.default_rng(seed)
     bundles = rng.standard_normal((n_bundles, 16)) * np.exp(spread * rng.standard_normal((n_bundles, 1)))
     users, items = rng.standard_normal((40, 16)), rng.standard_normal((5, 16))
-    empty = np.zeros(41, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    return Recommender(
-        Ids([*WILD, *(f"u{n}" for n in range(37))], "user"),
-        Ids([f"b{n}" for n in range(n_bundles)], "bundle"),
-        Ids([f"i{n}" for n in range(5)], "item"),
-        ServingVectors(users.astype("f4"), bundles.astype("f4"), items.astype("f4"), 1.0),
-        empty,
-    )
+    block = Block("score", "items", 16, items=items.astype("f4"))
+    nothing = relations(np.zeros((40, n_bundles)), np.zeros((40, 5)), np.zeros((n_bundles, 5)))
+    served = Served.create(nothing, [(block, users.astype("f4"), bundles.astype("f4"))])
+    return recommender_of(served, [*WILD, *(f"u{n}" for n in range(37))])
 
 
 def read(out: Path, kind: str, format: str) -> tuple[list[str], Any]:
@@ -55,13 +52,13 @@ def test_exported_vectors_give_the_scores(format: Any, tmp_path: Path) -> None:
     assert report.files == sorted(path.name for path in (tmp_path / "out").iterdir())
     users, user_vectors = read(tmp_path / "out", "user", format)
     bundles, bundle_vectors = read(tmp_path / "out", "bundle", format)
-    assert users == list(served.users.ids)
+    assert users == list(served.user_ids)
     assert set(bundles) == set(served.bundle_ids)
     scores = user_vectors @ bundle_vectors.T
     for row in served.recommend(WILD, k=99):
         found = scores[users.index(row.user_id), bundles.index(row.bundle_id)]
         assert found == pytest.approx(row.score, abs=1e-5)
-    assert read(tmp_path / "out", "item", format)[0] == list(served.items.ids)
+    assert read(tmp_path / "out", "item", format)[0] == list(served.item_ids)
 
 
 def test_a_flat_index_finds_everything(tmp_path: Path) -> None:
@@ -70,7 +67,7 @@ def test_a_flat_index_finds_everything(tmp_path: Path) -> None:
     assert report.recall == 1.0
     index = faiss.read_index(str(tmp_path / "out" / "bundles.faiss"))
     bundles = read(tmp_path / "out", "bundle", "parquet")[0]
-    _, found = index.search(np.asarray(served.model.users[:1]), 5)
+    _, found = index.search(served.vectors()["user"][1][:1], 5)
     expected = [row.bundle_id for row in served.recommend(["/ ? % #"], k=5)]
     assert [bundles[row] for row in found[0]] == expected
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_hand import recommender_of, relations
 from factorisation import factorisation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_artifact import describe
+from served_vectors import vectors_of
+from test_artifact import save
 
-from coheat.artifact import ServingVectors, save_artifact
 from coheat.data.dataset import relation
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError, DataError, UnknownIdError
@@ -19,8 +20,9 @@ from coheat.evaluation import top_bundles
 from coheat.export import export
 from coheat.models import MODELS
 from coheat.models.base import Model
-from coheat.recommender import Ids, Recommendation, Recommender, lists
+from coheat.recommender import Recommendation, Recommender, lists
 from coheat.rng import Randomness
+from coheat.served import Block, Served
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def model(planted: Split) -> Model:
 
 @pytest.fixture
 def recommender(model: Model, tmp_path: Path) -> Recommender:
-    save_artifact(tmp_path / "model", model, describe(model))
+    save(tmp_path / "model", model)
     return Recommender.load(tmp_path / "model")
 
 
@@ -40,15 +42,9 @@ def small(seed: int, n_users: int = 4, n_bundles: int = 9) -> tuple[Recommender,
     users = rng.integers(-1, 2, (n_users, 2)).astype(np.float32)
     bundles = rng.integers(-1, 2, (n_bundles, 2)).astype(np.float32)
     taken = rng.random((n_users, n_bundles)) < 0.3
-    rows, columns = np.nonzero(taken)
-    matrix = relation(rows, columns, (n_users, n_bundles))
-    recommender = Recommender(
-        Ids(tuple(f"u{n}" for n in range(n_users)), "user"),
-        Ids(tuple(f"b{n}" for n in range(n_bundles)), "bundle"),
-        Ids(("i0", "i1"), "item"),
-        ServingVectors(users, bundles, np.eye(2, dtype=np.float32), 1.0),
-        (matrix.indptr, matrix.indices),
-    )
+    block = Block("score", "items", 2, items=np.eye(2, dtype=np.float32))
+    known = relations(taken, np.zeros((n_users, 2)), np.zeros((n_bundles, 2)))
+    recommender = recommender_of(Served.create(known, [(block, users, bundles)]))
     return recommender, users @ bundles.T, taken
 
 
@@ -69,7 +65,7 @@ def test_recommend_equals_brute_force(seed: int, k: int, exclude_seen: bool, can
     for user in (3, 0):
         best = brute_force(scores[user], open_to & ~(taken[user] & exclude_seen), k)
         expected += [
-            Recommendation(f"u{user}", f"b{b}", float(scores[user, b]), rank)
+            Recommendation(f"u{user}", f"b{b}", float(scores[user, b]), rank, not taken[:, b].any())
             for rank, b in enumerate(best, 1)
         ]
     assert found == expected
@@ -82,14 +78,14 @@ def test_audience_equals_brute_force(seed: int, k: int, exclude_seen: bool) -> N
     for bundle in (0, 5):
         best = brute_force(scores[:, bundle], ~(taken[:, bundle] & exclude_seen), k)
         assert recommender.audience(f"b{bundle}", k, exclude_seen) == [
-            Recommendation(f"u{u}", f"b{bundle}", float(scores[u, bundle]), rank)
+            Recommendation(f"u{u}", f"b{bundle}", float(scores[u, bundle]), rank, not taken[:, bundle].any())
             for rank, u in enumerate(best, 1)
         ]
 
 
 def test_lists_are_those_of_evaluation(recommender: Recommender, model: Model, planted: Split) -> None:
     data = planted.train
-    ranked, _ = top_bundles(model.scorer(), np.arange(data.n_users), data.user_bundle, 7)
+    ranked, _ = top_bundles(model.served(), np.arange(data.n_users), data.user_bundle, 7)
     found = recommender.recommend(list(data.users.ids), k=7)
     expected = [data.bundles[int(bundle)] for row in ranked for bundle in row]
     assert [row.bundle_id for row in found] == expected
@@ -98,7 +94,7 @@ def test_lists_are_those_of_evaluation(recommender: Recommender, model: Model, p
 def test_ids_read_from_the_disk_are_a_sequence_like_any_other(
     recommender: Recommender, planted: Split
 ) -> None:
-    found, expected = recommender.users.ids, planted.train.users.ids
+    found, expected = recommender.user_ids, planted.train.users.ids
     assert list(found) == list(expected)
     assert len(found) == len(expected)
     assert (found[0], found[-1], found[7]) == (expected[0], expected[-1], expected[7])
@@ -111,7 +107,7 @@ def test_one_user_is_the_same_as_in_a_batch(
     recommender: Recommender, planted: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = list(planted.train.users.ids)
-    monkeypatch.setattr(lists, "BLOCK", 7)  # more than one block
+    monkeypatch.setattr(lists, "ROWS", 7)  # more than one block
     together = recommender.recommend(names, k=3)
     assert len(together) == 3 * len(names)
     alone = [row for name in names[:5] for row in recommender.recommend([name], k=3)]
@@ -126,13 +122,14 @@ def test_a_new_bundle_has_the_vector_the_model_gives_it(
     added = recommender.add_bundles({"new": items, "other": items[:1]})
     assert (added.bundle_ids, added.unknown_items) == (["new", "other"], {})
     matrix = relation([0, 0, 0, 1], [3, 0, 11, 3], (2, planted.train.n_items))
-    expected = model.vectors().new_bundles(matrix).numpy()
-    assert np.allclose(recommender.bundle_table()[1][-2:], expected, rtol=1e-6)
+    expected = vectors_of(model).new_bundles(matrix).numpy()
+    assert np.allclose(recommender.vectors()["bundle"][1][-2:], expected, rtol=1e-6)
+    (block,) = model.served().blocks
+    assert block.items is not None
+    assert np.allclose(expected[0], block.items[[3, 0, 11]].sum(0) / 3**0.5, rtol=1e-6)
     user = planted.train.users[5]
     best = {row.bundle_id: row.score for row in recommender.recommend([user], k=1000)}
-    assert best["new"] == pytest.approx(
-        float(model.vectors().users[5].detach().numpy() @ expected[0]), rel=1e-5
-    )
+    assert best["new"] == pytest.approx(float(model.served().users[5] @ expected[0]), rel=1e-5)
     assert [row.rank for row in recommender.audience("new", k=4)] == [1, 2, 3, 4]
 
 
@@ -147,7 +144,7 @@ def test_unknown_items_are_reported_and_left_out(recommender: Recommender, plant
     item = planted.train.items[0]
     added = recommender.add_bundles({"a": [item, "moon"], "b": [item]})
     assert added.unknown_items == {"a": ["moon"]}
-    vectors = recommender.bundle_table()[1]
+    vectors = recommender.vectors()["bundle"][1]
     assert np.array_equal(vectors[-1], vectors[-2])
 
 
@@ -165,7 +162,7 @@ def test_refused_bundles_leave_everything_as_it_was(recommender: Recommender, pl
             recommender.check_bundles(bundles)
         with pytest.raises(error, match=says):
             recommender.add_bundles(bundles)
-    assert len(recommender.bundle_ids) == len(recommender.bundle_table()[1]) == before
+    assert len(recommender.bundle_ids) == len(recommender.vectors()["bundle"][1]) == before
     recommender.add_bundles({"fine": [item]})
     with pytest.raises(DataError, match="taken already"):
         recommender.add_bundles({"fine": [item]})
@@ -246,7 +243,7 @@ def test_an_unknown_user_gets_popular_and_new_bundles(recommender: Recommender, 
 
 def test_similar_bundles_are_those_of_brute_force(recommender: Recommender) -> None:
     recommender.add_bundles({"twin": recommender.bundle("bundle-0-0").item_ids})
-    ids, vectors = recommender.bundle_table()
+    ids, vectors = recommender.vectors()["bundle"]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = unit @ unit[ids.index("twin")]
     expected = [ids[row] for row in np.argsort(-cosines, kind="stable") if ids[row] != "twin"][:5]
@@ -283,17 +280,17 @@ def test_wild_ids_go_through(recommender: Recommender) -> None:
 
 def served(name: str, planted: Split, directory: Path) -> tuple[Model, Recommender]:
     model = MODELS[name](planted.train, MODELS[name].Config.create({}), Randomness(0))
-    save_artifact(directory, model, describe(model, name))
+    save(directory, model.eval(), name)
     return model, Recommender.load(directory)
 
 
 def test_a_model_without_vectors_is_asked_for_its_own_scores(planted: Split, tmp_path: Path) -> None:
     data = planted.train
-    model, recommender = served("counting", planted, tmp_path / "model")
-    ranked, _ = top_bundles(model.scorer(), np.arange(data.n_users), data.user_bundle, 7)
+    model, recommender = served("dam", planted, tmp_path / "model")
+    ranked, _ = top_bundles(model.served(), np.arange(data.n_users), data.user_bundle, 7)
     found = recommender.recommend(list(data.users.ids), k=7)
     assert [row.bundle_id for row in found] == [data.bundles[int(bundle)] for row in ranked for bundle in row]
-    scores = model.scorer().scores(np.arange(data.n_users))
+    scores = model.served().scores(np.arange(data.n_users))
     some = recommender.recommend([data.users[3]], k=5, candidates=[data.bundles[n] for n in (9, 2, 5)])
     assert {row.bundle_id: row.score for row in some} == {
         data.bundles[n]: scores[3, n] for n in (2, 5, 9) if not data.user_bundle[3, n]
@@ -314,26 +311,28 @@ def test_a_model_without_vectors_is_asked_for_its_own_scores(planted: Split, tmp
 
 def test_what_a_model_cannot_do_it_says(planted: Split, tmp_path: Path) -> None:
     items = [planted.train.items[0]]
-    _, counting = served("counting", planted, tmp_path / "counting")
+    _, dam = served("dam", planted, tmp_path / "dam")
     user, bundle = planted.train.users[0], planted.train.bundles[0]
     for ask, reason in (
-        (lambda: counting.add_bundles({"a": items}), "not trained with"),
-        (lambda: counting.replace_bundles({bundle: items}), "not trained with"),
-        (lambda: counting.audience(items=items), "not trained with"),
-        (lambda: counting.similar_bundles(bundle), "nothing to compare"),
-        (lambda: counting.explain(user, bundle), "cannot be taken apart"),
-        (counting.bundle_table, "none to export"),
-        (lambda: export(counting, tmp_path / "out"), "none to export"),
+        (lambda: dam.add_bundles({"a": items}), "not trained with"),
+        (lambda: dam.replace_bundles({bundle: items}), "not trained with"),
+        (lambda: dam.audience(items=items), "not trained with"),
+        (lambda: dam.similar_bundles(bundle), "nothing to compare"),
+        (lambda: dam.explain(user, bundle), "cannot be taken apart"),
+        (dam.vectors, "none to export"),
+        (lambda: export(dam, tmp_path / "out"), "none to export"),
     ):
         with pytest.raises(ConfigError, match=f"in a way of its own, without vectors.*{reason}"):
             ask()
     assert not (tmp_path / "out").exists()
-    _, popular = served("popularity", planted, tmp_path / "popularity")
-    with pytest.raises(ConfigError, match="only by their history"):
-        popular.add_bundles({"a": items})
-    assert popular.recommend([user], k=3) != []
-    assert len(popular.similar_bundles(bundle, k=3)) == 3
-    assert popular.explain(user, bundle).score == popular.bundle(bundle).popularity
+    _, mfbpr = served("mfbpr", planted, tmp_path / "mfbpr")
+    for refused in (lambda: mfbpr.add_bundles({"a": items}), lambda: mfbpr.audience(items=items)):
+        with pytest.raises(ConfigError, match="only by their history"):
+            refused()
+    assert mfbpr.recommend([user], k=3) != []
+    assert len(mfbpr.similar_bundles(bundle, k=3)) == 3
+    scores = {row.bundle_id: row.score for row in mfbpr.recommend([user], 99, exclude_seen=False)}
+    assert mfbpr.explain(user, bundle).score == pytest.approx(scores[bundle], abs=1e-6)
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

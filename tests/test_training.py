@@ -28,6 +28,7 @@ from coheat.models.base import FloatArray, Model, ModelConfig, Progress
 from coheat.models.untrained import Untrained
 from coheat.progress import ProgressBar
 from coheat.rng import Randomness
+from coheat.served import OwnScores, Served
 from coheat.training import (
     FitResult,
     LossNotFinite,
@@ -91,8 +92,8 @@ class Sequence(Untrained):
         super().begin_epoch(progress)
         self.epoch.fill_(progress.epoch)
 
-    def scorer(self) -> Sequence:
-        return self
+    def served(self) -> Served:
+        return OwnScores.create(self.relations, scorer=self.scores)
 
     def scores(self, users: Indices) -> FloatArray:
         known = users < self.shares[int(self.epoch) - 1] * self.data.n_users
@@ -141,7 +142,7 @@ def test_best_epoch_is_restored_with_its_buffers(planted: Split) -> None:
     result = fit(model, planted, settings)
     assert result.best_epoch == 3
     assert int(model.epoch) == 3
-    found = evaluate(model.scorer(), planted.train, planted.validation).metrics
+    found = evaluate(model.served(), planted.train, planted.validation).metrics
     assert found["recall@20"] == result.best_metrics["recall@20"]
 
 
@@ -149,7 +150,7 @@ def test_restored_parameters_give_the_best_metrics(planted: Split) -> None:
     model = factorisation(planted.train, learning_rate=0.3)
     result = fit(model, planted, TrainingSettings(epochs=9, batch_size=20, evaluate_every=1))
     assert result.best_epoch < 9, "the test needs a best epoch before the last"
-    found = evaluate(model.scorer(), planted.train, planted.validation).metrics
+    found = evaluate(model.served(), planted.train, planted.validation).metrics
     assert {name: found[name] for name in result.best_metrics} == result.best_metrics
 
 
@@ -364,7 +365,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(planted: Split, tmp_
     assert result is not None
     assert result.best_epoch in (2, 4)
     assert all(math.isfinite(v) for values in parameters(model).values() for v in values)
-    found = evaluate(model.scorer(), planted.train, planted.validation).metrics
+    found = evaluate(model.served(), planted.train, planted.validation).metrics
     assert found["recall@20"] == result.best_metrics["recall@20"]
 
 

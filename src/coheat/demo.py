@@ -30,11 +30,10 @@ from coheat.data.stats import stats
 from coheat.data.synthetic import LIKE, Counts, realistic_world
 from coheat.data.writing import write_tables
 from coheat.errors import ConfigError
-from coheat.evaluation import evaluate
+from coheat.evaluation import Scorer, evaluate
 from coheat.evaluation.metrics import restrict
 from coheat.recommender import Recommendation, Recommender
 from coheat.runs import open_run, train_run
-from coheat.served import Served
 from coheat.storage import write_json
 from coheat.training import Watcher
 
@@ -302,7 +301,7 @@ def turn_the_knob(out: Path) -> Knob:
     )
 
 
-def sides(scorer: Served, parts: Split) -> Sides:
+def sides(scorer: Scorer, parts: Split) -> Sides:
     """All bundles are ranked; what was held out is judged in two halves, new and known."""
     new = parts.train.popularity == 0
     halves = (restrict(parts.test, half) for half in (new, ~new))

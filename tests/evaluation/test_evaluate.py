@@ -11,7 +11,6 @@ from ranking_oracle import (
     Case,
     TableScorer,
     cases,
-    random_relation,
     row_set,
     slow_list,
     slow_ndcg,
@@ -111,19 +110,6 @@ def test_a_shelf_of_cold_bundles_judges_only_cold_positives() -> None:
     assert result.per_user["recall@1"].tolist() == [1, 0]
     assert result.metrics["coverage@1"] == 1 / 2
     assert result.metrics["cold_share@1"] == 1
-
-
-def test_block_size_changes_nothing() -> None:
-    rng = np.random.default_rng(0)
-    train = world_with(random_relation(rng, (700, 30), 0.05))
-    held_out = random_relation(rng, (700, 30), 0.1)
-    scorer = TableScorer(rng.normal(size=(700, 30)))
-    results = [evaluate(scorer, train, held_out, (5, 20), block_size=size) for size in (1, 256, 600, 9999)]
-    for other in results[1:]:
-        assert other.metrics == results[0].metrics
-        assert other.by_popularity == results[0].by_popularity
-        for name, values in results[0].per_user.items():
-            assert np.array_equal(other.per_user[name], values)
 
 
 def test_the_result_is_ready_for_json() -> None:

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
+from by_hand import relations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ranking_oracle import Case, TableScorer, cases, random_relation, row_set, slow_list
@@ -15,8 +15,9 @@ from coheat.data import relation
 from coheat.data.dataset import Indices
 from coheat.errors import ConfigError, TrainingError
 from coheat.evaluation import top_bundles
-from coheat.evaluation.ranking import TILE
-from coheat.models.base import FloatArray, Vectors, VectorScorer
+from coheat.models.base import FloatArray
+from coheat.served import Block, Served
+from coheat.served.ranking import ROWS
 
 
 @settings(deadline=None)
@@ -50,7 +51,7 @@ def test_users_in_any_order_and_repeated() -> None:
 
 
 def test_every_user_of_several_tiles_gets_the_own_list() -> None:
-    n_users = 2 * TILE + 100
+    n_users = 2 * ROWS + 100
     table = np.random.default_rng(0).integers(50, size=(n_users, 40)).astype(np.float32)
     ids, _ = top_bundles(TableScorer(table), np.arange(n_users), relation([], [], (n_users, 40)), 40)
     assert np.array_equal(ids, np.argsort(-table, axis=1, kind="stable"))
@@ -73,50 +74,52 @@ class ShapeSensitiveScorer:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 4 * TILE), st.integers(1, 3 * TILE))
-@example(1, 2 * TILE + 1)
-@example(TILE + 1, 2 * TILE)
-@example(10**9, 3 * TILE)
-def test_block_size_changes_no_bit(block_size: int, n_users: int) -> None:
-    rng = np.random.default_rng(n_users)
+@given(st.integers(1, 3 * ROWS), st.integers(0, 10**6))
+@example(2 * ROWS + 1, 0)
+@example(2 * ROWS, 0)
+def test_who_else_is_asked_for_changes_no_bit(n_users: int, seed: int) -> None:
+    """Everybody's lists at once are those of any part of the users who stand at the same places of tiles."""
+    rng = np.random.default_rng(seed)
     scorer = ShapeSensitiveScorer(rng.normal(size=(n_users, 9)).astype(np.float32))
     seen = random_relation(rng, (n_users, 9), 0.2)
     users = np.arange(n_users)
     expected_ids, expected_scores = top_bundles(scorer, users, seen, 5)
-    ids, scores = top_bundles(scorer, users, seen, 5, block_size=block_size)
-    assert np.array_equal(ids, expected_ids)
-    assert np.array_equal(scores, expected_scores)
+    first = int(rng.integers(-(-n_users // ROWS))) * ROWS
+    last = int(rng.integers(first, n_users)) + 1
+    ids, scores = top_bundles(scorer, users[first:last], seen, 5)
+    assert np.array_equal(ids, expected_ids[first:last])
+    assert np.array_equal(scores, expected_scores[first:last])
 
 
-def test_block_size_changes_no_bit_of_a_matrix_product() -> None:
-    generator = torch.Generator().manual_seed(0)
-    vectors = Vectors(torch.randn(1001, 33, generator=generator), torch.randn(77, 33, generator=generator))
+def test_who_else_is_asked_for_changes_no_bit_of_a_matrix_product() -> None:
+    rng = np.random.default_rng(0)
+    users, bundles = (rng.normal(size=(n, 33)).astype(np.float32) for n in (1001, 77))
+    known = relations(np.zeros((1001, 77)), np.zeros((1001, 1)), np.zeros((77, 1)))
+    served = Served.create(known, [(Block("score", "history", 33), users, bundles)])
     seen = relation([], [], (1001, 77))
-    results = [
-        top_bundles(VectorScorer(vectors), np.arange(1001), seen, 77, block_size=size)
-        for size in (1, 300, 512, 5000)
-    ]
-    for ids, scores in results[1:]:
-        assert np.array_equal(ids, results[0][0])
-        assert np.array_equal(scores, results[0][1])
+    ids, scores = top_bundles(served, np.arange(1001), seen, 77)
+    for some in (np.arange(1), np.arange(300), np.arange(512), np.arange(700, 1001), np.arange(1000, 1001)):
+        found = top_bundles(served, some, seen, 77)
+        assert np.array_equal(found[0], ids[some])
+        assert np.array_equal(found[1], scores[some])
 
 
 def test_memory_is_bounded_by_the_block() -> None:
-    """However many users there are, only one block of scores is alive at a time."""
+    """However many users there are, only a block that is ranked and the next one are alive at a time."""
 
     class FlatScorer:
         def scores(self, users: Indices) -> FloatArray:
             return np.zeros((len(users), 2000), dtype=np.float32)
 
-    users, seen = np.arange(10 * TILE), relation([], [], (10 * TILE, 2000))
+    users, seen = np.arange(10 * ROWS), relation([], [], (10 * ROWS, 2000))
     top_bundles(FlatScorer(), users[:1], seen, 2)  # compile
     tracemalloc.start()
     try:
-        top_bundles(FlatScorer(), users, seen, 2, block_size=2 * TILE)
+        top_bundles(FlatScorer(), users, seen, 2)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    block_bytes = 2 * TILE * 2000 * 4
+    block_bytes = 2 * ROWS * 2000 * 4
     assert block_bytes < peak < 1.2 * block_bytes
 
 
@@ -127,10 +130,9 @@ def test_nan_is_refused_with_advice() -> None:
         top_bundles(TableScorer(table), np.arange(3), relation([], [], (3, 4)), 2)
 
 
-@pytest.mark.parametrize(("k", "block_size", "named"), [(0, 8, "k = 0"), (3, 0, "block_size = 0")])
-def test_impossible_sizes_are_refused(k: int, block_size: int, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        top_bundles(TableScorer(np.ones((1, 2))), np.arange(1), relation([], [], (1, 2)), k, None, block_size)
+def test_an_impossible_k_is_refused() -> None:
+    with pytest.raises(ConfigError, match="k = 0"):
+        top_bundles(TableScorer(np.ones((1, 2))), np.arange(1), relation([], [], (1, 2)), 0)
 
 
 def test_a_scorer_of_the_wrong_shape_is_refused() -> None:

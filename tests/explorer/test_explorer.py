@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import pytest
 
-from coheat.data.dataset import Vocabulary
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
+from coheat.ids import Vocabulary
 from coheat.runs import train_run
 from coheat.service.keys import KeyRing
 
@@ -427,7 +427,7 @@ def test_a_key_is_asked_for_and_a_dead_service_is_a_sentence(
 def test_a_model_that_cannot_explain_itself_still_shows_lists(
     chrome: Chrome, explored_run: Path, tmp_path: Path
 ) -> None:
-    train_run(explored_run.parent / "data", tmp_path / "run", "counting", overrides={"epochs": 1})
+    train_run(explored_run.parent / "data", tmp_path / "run", "dam", overrides={"epochs": 1})
     with serving(tmp_path / "run", tmp_path / "state") as served:
         page = Page(chrome, served.url)
         page.show_list_of("user-0-1")
@@ -439,7 +439,23 @@ def test_a_model_that_cannot_explain_itself_still_shows_lists(
         page.wait_for_text("#audience", "without vectors")
 
 
-def test_a_score_of_history_items_and_a_welcome_has_two_bars(
+def test_a_model_that_counts_items_is_drawn_by_them_alone(
+    chrome: Chrome, explored_run: Path, tmp_path: Path
+) -> None:
+    train_run(explored_run.parent / "data", tmp_path / "run", "counting", overrides={"epochs": 1})
+    with serving(tmp_path / "run", tmp_path / "state") as served:
+        page = Page(chrome, served.url)
+        page.show_list_of("user-0-1")
+        assert "goes by items alone" in page.texts("#list .card .reason")[0]
+        bars = page.texts("#list .card .bars")
+        assert "Items" in bars[0]
+        assert "History" not in bars[0]
+        assert not page.one("#youth-legend").is_displayed()
+        page.compose(["item-0-1"], "picnic")
+        page.wait_for_text("#audience", "user-0-")
+
+
+def test_a_score_of_history_items_and_youth_has_a_bar_for_each(
     chrome: Chrome, explored_run: Path, tmp_path: Path
 ) -> None:
     settings = {"epochs": 2, "evaluate_every": 2, "embedding_size": 8, "companion_size": 8, "choose": "fixed"}
@@ -461,7 +477,10 @@ def test_a_score_of_history_items_and_a_welcome_has_two_bars(
             card.querySelector('.reason').textContent])"""
         for (bars, reason), row in zip(page.browser.execute_script(script), rows, strict=True):
             why: Any = served.ask(f"/v1/explanations?user_id=user-0-1&bundle_id={row['bundle_id']}")
-            assert why["history"] + why["items"] == pytest.approx(row["score"], abs=1e-5)
-            assert bars == pytest.approx([why["history"], why["items"]])
+            parts = [why["history"], why["items"], why["youth"]]
+            assert sum(parts) == pytest.approx(row["score"], abs=1e-5)
+            assert (why["youth"] != 0) == row["is_new"]
+            assert bars == pytest.approx(parts if row["is_new"] else parts[:2])
             assert reason.startswith("New, so its items decide" if row["is_new"] else "Taken ")
+        assert page.one("#youth-legend").is_displayed()
         assert page.complaints() == []

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.data.dataset import BundleData, relation
 from coheat.data.sampling import Triples
+from coheat.ids import Vocabulary
 from coheat.models.lightgcn import LightGCN
 
 

@@ -76,7 +76,7 @@ def test_scores_and_loss_equal_the_dense_computation(n_layers: int) -> None:
                 transform.bias.normal_(generator=torch.Generator().manual_seed(1))
     users, bundles = dense_representations(model)
     scores = users @ bundles.T
-    assert np.allclose(model.scorer().scores(np.arange(data.n_users)), scores.numpy(), atol=1e-5)
+    assert np.allclose(model.served().scores(np.arange(data.n_users)), scores.numpy(), atol=1e-5)
 
     batch = next(model.drawn(2048))
     losses, squares = [], []

@@ -75,7 +75,7 @@ def slow_outputs(model: BundleNet, hidden: set[tuple[int, int]]) -> tuple[Tensor
 def test_scores_equal_the_messages_node_by_node(n_layers: int) -> None:
     model = model_for(small_data(), n_layers=n_layers)
     users, bundles = slow_outputs(model, set())
-    scores = model.scorer().scores(np.arange(model.data.n_users))
+    scores = model.served().scores(np.arange(model.data.n_users))
     assert np.allclose(scores, (users @ bundles.T).numpy(), atol=1e-5)
 
 
@@ -111,8 +111,8 @@ def test_a_cold_bundles_own_vector_is_not_used() -> None:
     data = small_data()
     model = model_for(data)
     cold = data.popularity == 0
-    before = model.scorer().scores(np.arange(data.n_users))
+    before = model.served().scores(np.arange(data.n_users))
     with torch.no_grad():
         model.bundles[torch.from_numpy(cold)] += 1
-    assert np.array_equal(model.scorer().scores(np.arange(data.n_users)), before)
+    assert np.array_equal(model.served().scores(np.arange(data.n_users)), before)
     assert np.ptp(before[:, cold], axis=0).min() > 0  # known by its items, so people differ

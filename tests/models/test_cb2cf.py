@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from pretrained import content, double, with_random_backbone
+from served_vectors import vectors_of
 from worlds import small_data
 
 from coheat.models.base import Progress
@@ -46,7 +47,7 @@ def test_only_warm_bundles_are_learned_from_each_once() -> None:
 
 def test_warm_bundles_are_scored_by_pretrained_vectors_and_cold_ones_by_their_items() -> None:
     model = cb2cf().eval()
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     assert torch.equal(vectors.users, model.pretrained_users)
     for bundle in range(model.data.n_bundles):
         warm = model.data.popularity[bundle] > 0
@@ -57,7 +58,7 @@ def test_warm_bundles_are_scored_by_pretrained_vectors_and_cold_ones_by_their_it
 def test_warm_bundles_can_be_scored_by_their_items_too() -> None:
     model = cb2cf(warm_vectors="content").eval()
     expected = np.array([bridge(model, bundle) for bundle in range(model.data.n_bundles)])
-    assert np.allclose(double(model.vectors().bundles), expected, atol=1e-6)
+    assert np.allclose(double(vectors_of(model).bundles), expected, atol=1e-6)
 
 
 def test_dropout_thins_what_was_read_and_keeps_its_mean_in_training_only() -> None:

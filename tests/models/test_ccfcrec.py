@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import torch
+from served_vectors import vectors_of
 from torch.nn.functional import cosine_similarity, leaky_relu
 
 from coheat.contract import build
@@ -90,7 +91,7 @@ def test_what_is_drawn(planted: Split) -> None:
 
 def test_cold_bundles_are_scored_by_content_and_warm_ones_by_their_own_vector(planted: Split) -> None:
     model = ready(planted)
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     for bundle, popularity in enumerate(planted.train.popularity):
         expected = model.bundles[bundle] if popularity else content(model, bundle)
         torch.testing.assert_close(vectors.bundles[bundle], expected)

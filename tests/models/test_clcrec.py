@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import torch
+from served_vectors import vectors_of
 from torch.nn.functional import leaky_relu
 
 from coheat.contract import build
@@ -86,7 +87,7 @@ def test_negatives_are_warm_and_not_the_users_own(planted: Split) -> None:
 def test_cold_bundles_are_scored_by_content_and_warm_ones_by_their_own_vector() -> None:
     split = planted_world()
     model = ready(split)
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     for bundle, popularity in enumerate(split.train.popularity):
         expected = model.bundles[bundle] if popularity else encoder(model, bundle)
         torch.testing.assert_close(vectors.bundles[bundle], expected)

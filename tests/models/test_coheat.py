@@ -11,6 +11,7 @@ import torch
 from coheat_oracle import oracle_loss
 from hypothesis import given
 from hypothesis import strategies as st
+from served_vectors import vectors_of
 from worlds import small_data
 
 from coheat.data.dataset import BundleData
@@ -131,7 +132,7 @@ def test_score_is_the_weighted_sum_of_the_views() -> None:
     data = small_data()
     model = model_for(data)
     model.begin_epoch(Progress(30, 100))
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     history_users, history_bundles = model.history_view(model.history.full)
     users, bundles, _ = model.affiliation_view(model.affiliation.full, model.pooling.full)
     weights = torch.tanh(torch.tensor(data.popularity) / model.temperature).float()
@@ -154,7 +155,7 @@ def test_a_cold_bundle_is_served_from_its_items_alone() -> None:
     data = small_data()
     model = model_for(data)
     model.begin_epoch(Progress(30, 100))
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     cold = np.flatnonzero(data.popularity == 0)
     assert len(cold)
     assert torch.allclose(vectors.new_bundles(data.bundle_item[cold]), vectors.bundles[cold], atol=1e-6)
@@ -212,4 +213,4 @@ def test_score_temperature_can_be_the_maximum() -> None:
     at_end = model_for(data)
     model.begin_epoch(Progress(5, 100))
     at_end.begin_epoch(Progress(100, 100))
-    assert torch.allclose(model.vectors().bundles, at_end.vectors().bundles)
+    assert torch.allclose(vectors_of(model).bundles, vectors_of(at_end).bundles)

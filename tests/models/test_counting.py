@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_artifact import describe
 
 from coheat.config import read_toml
 from coheat.data import BundleData, Vocabulary, relation
@@ -16,7 +17,9 @@ from coheat.errors import ConfigError
 from coheat.evaluation import Candidates, evaluate
 from coheat.models.base import Progress
 from coheat.models.counting import Counting, CountingConfig
+from coheat.recommender import Recommender
 from coheat.rng import Randomness
+from coheat.runs import contents_of
 
 ROOT = Path(__file__).parents[2]
 YOUSHU = ROOT.parent / "shared" / "data" / "cold" / "Youshu"
@@ -62,7 +65,7 @@ def test_scores_equal_the_slow_version(seed: int, use_bundle_items: bool, expone
     data = random_data(seed)
     config = CountingConfig(use_bundle_items=use_bundle_items, size_exponents=(exponent,))
     users = np.arange(data.n_users)[::-1].copy()
-    scores = Counting(data, config, Randomness(0)).scorer().scores(users)
+    scores = Counting(data, config, Randomness(0)).served().scores(users)
     expected = [
         [slow_score(data, user, bundle, use_bundle_items, exponent) for bundle in range(data.n_bundles)]
         for user in users
@@ -74,7 +77,7 @@ def test_scores_equal_the_slow_version(seed: int, use_bundle_items: bool, expone
 def test_a_bundle_without_items_scores_zero() -> None:
     data = bundle_data(relation([0], [1], (1, 2)), relation([0], [0], (1, 1)), relation([1], [0], (2, 1)))
     model = Counting(data, CountingConfig(), Randomness(0))
-    assert model.scorer().scores(np.array([0])).tolist() == [[0.0, 2.0]]
+    assert model.served().scores(np.array([0])).tolist() == [[0.0, 2.0]]
 
 
 def test_each_epoch_tries_one_exponent_and_a_checkpoint_carries_it() -> None:
@@ -86,13 +89,13 @@ def test_each_epoch_tries_one_exponent_and_a_checkpoint_carries_it() -> None:
         tried.append(model.facts()["size_exponent"])
         if epoch == 2:
             saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            expected = model.scorer().scores(np.arange(data.n_users))
+            expected = model.served().scores(np.arange(data.n_users))
     assert tried == [0.0, 0.5, 1.0, 1.0]
 
     again = Counting(data, config, Randomness(1))
     again.load_state_dict(saved)
     assert again.facts() == {"size_exponent": 0.5}
-    assert np.array_equal(again.scorer().scores(np.arange(data.n_users)), expected)
+    assert np.array_equal(again.served().scores(np.arange(data.n_users)), expected)
 
 
 def test_there_is_nothing_to_learn() -> None:
@@ -106,11 +109,65 @@ def test_there_is_nothing_to_learn() -> None:
 
 def test_new_bundles_score_as_if_they_had_been_there() -> None:
     data = random_data(11)
-    model = Counting(data, CountingConfig(size_exponents=(0.25,)), Randomness(0))
-    users = np.arange(data.n_users)
-    assert np.array_equal(
-        model.new_bundle_scores(users, data.bundle_item[::-1]), model.scorer().scores(users)[:, ::-1]
+    served = Counting(data, CountingConfig(size_exponents=(0.25,)), Randomness(0)).served()
+    users, n = np.arange(data.n_users), data.n_bundles
+    filled = np.flatnonzero(np.diff(data.bundle_item.indptr))[::-1]
+    items = [data.bundle_item[[bundle]].indices.astype(np.int64) for bundle in filled]
+    found = served.score(served.people(users), served.added(served.bundles, items))
+    assert np.array_equal(found[:, :n], served.scores(users))
+    assert np.array_equal(found[:, n:], served.scores(users)[:, filled])
+
+
+def shop() -> Recommender:
+    """One user owns i0 and took "ab" (i0, i1), so the profile is 2 for i0 and 1 for i1."""
+    data = BundleData(
+        Vocabulary(["ann", "bob"], "user"),
+        Vocabulary(["ab", "bc", "c"], "bundle"),
+        Vocabulary(["i0", "i1", "i2"], "item"),
+        relation([0], [0], (2, 3)),
+        relation([0, 1], [0, 2], (2, 3)),
+        relation([0, 0, 1, 1, 2], [0, 1, 1, 2, 2], (3, 3)),
     )
+    model = Counting(data, CountingConfig(size_exponents=(1.0,)), Randomness(0))
+    return Recommender(contents_of(model, describe(model, "counting")))
+
+
+def test_it_places_new_bundles_by_their_items() -> None:
+    recommender = shop()
+    recommender.add_bundles({"new": ["i0", "i1"], "alone": ["i0"]})
+    found = recommender.recommend(["ann"], 9, exclude_seen=False)
+    listed = {row.bundle_id: (row.score, row.is_new) for row in found}
+    assert listed == {"ab": (1.5, False), "bc": (0.5, True), "c": (0, True),
+                      "new": (1.5, True), "alone": (2, True)}  # fmt: skip
+    assert [(row.user_id, row.score) for row in recommender.audience("alone")] == [("ann", 2), ("bob", 0)]
+    tried = recommender.audience(items=["i2", "i0"])
+    assert [(row.user_id, row.score) for row in tried] == [("ann", 1), ("bob", 0.5)]
+    recommender.record("bob", "alone")
+    assert recommender.audience(items=["i0"])[1] == ("bob", "", 1, 2, True)
+    strange = recommender.recommend(["new here"], 1, items={"new here": ["i2"]})
+    assert (strange[0].bundle_id, strange[0].score, strange.sources) == ("c", 1, {"new here": "folded-in"})
+
+
+def test_it_explains_itself() -> None:
+    found = shop().explain("ann", "ab")
+    assert [(term.name, term.about, term.weight, term.share) for term in found.terms] == [
+        ("items in common", "items", 1, 1.5)
+    ]
+    assert (found.score, found.history, found.items, found.youth, found.own) == (1.5, 0, 1.5, 0, 0)
+    assert [(part.item_id, part.share) for part in found.bundle_items] == [("i0", 1), ("i1", 0.5)]
+    assert [(part.item_id, part.share) for part in found.user_items] == [("i0", 0.5)]
+    assert [(part.bundle_id, part.share) for part in found.user_bundles] == [("ab", 1)]
+
+
+def test_it_finds_similar_bundles_by_the_items_themselves() -> None:
+    recommender = shop()
+    recommender.add_bundles({"abc": ["i0", "i1", "i2"]})
+    found = recommender.similar_bundles("ab")
+    assert [(row.bundle_id, row.shared_items) for row in found] == [
+        ("abc", ["i0", "i1"]), ("bc", ["i1"]), ("c", [])
+    ]  # fmt: skip
+    assert [row.similarity for row in found] == pytest.approx([2 / math.sqrt(6), 0.5, 0])
+    assert recommender.similar_bundles(items=["i2"], k=1)[0].bundle_id == "c"
 
 
 def test_planted_cold_bundles_are_found() -> None:
@@ -123,7 +180,7 @@ def test_planted_cold_bundles_are_found() -> None:
     bundle_item = relation(np.repeat([0, 1], 15), contents.ravel(), (2, 30))
     data = bundle_data(relation([], [], (20, 2)), user_item, bundle_item)
     result = evaluate(
-        Counting(data, CountingConfig(), Randomness(0)).scorer(),
+        Counting(data, CountingConfig(), Randomness(0)).served(),
         data,
         relation(np.arange(20), tastes, (20, 2)),
         ks=(1,),
@@ -132,9 +189,9 @@ def test_planted_cold_bundles_are_found() -> None:
     assert result.metrics["recall@1"] == 1.0
 
 
-def test_it_has_no_vectors_and_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"no vectors.*scorer\(\)"):
-        Counting(random_data(1), CountingConfig(), Randomness(0)).vectors()
+def test_it_has_no_vectors_to_export() -> None:
+    with pytest.raises(ConfigError, match="without vectors, so there are none to export"):
+        shop().vectors()
 
 
 @pytest.mark.parametrize("values", [{"size_exponents": []}, {"size_exponents": [-1]}, {"exponent": 1}])
@@ -191,7 +248,7 @@ def test_reference_figures_on_youshu(
 ) -> None:
     train, test = youshu
     config = CountingConfig(use_bundle_items=use_bundle_items, size_exponents=(exponent,))
-    scorer = Counting(train, config, Randomness(0)).scorer()
+    scorer = Counting(train, config, Randomness(0)).served()
     result = evaluate(scorer, train, test, candidates=candidates)
     assert result.n_users == 2561
     assert result.metrics["recall@20"] == pytest.approx(recall, abs=slack)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from coheat_oracle import two_views, unit
+from served_vectors import vectors_of
 from torch import Tensor
 from worlds import small_data
 
@@ -99,14 +100,14 @@ def test_what_is_served_is_half_the_sum_of_the_views_on_whole_graphs() -> None:
     tables = {name: p.detach().double() for name, p in model.named_parameters()}
     (h_users, h_bundles), (a_users, a_bundles) = two_views(data, model.config, tables, everything)
     expected = (h_users @ h_bundles.T + a_users @ a_bundles.T) / 2
-    scores = model.scorer().scores(np.arange(data.n_users))
+    scores = model.served().scores(np.arange(data.n_users))
     assert np.allclose(scores, expected.numpy(), atol=1e-5)
 
 
 def test_a_cold_bundle_keeps_its_own_vector_and_a_new_one_has_items_alone() -> None:
     data = small_data()
     model = model_for(data)
-    vectors, half = model.vectors(), model.config.embedding_size
+    vectors, half = vectors_of(model), model.config.embedding_size
     cold = int(np.flatnonzero(data.popularity == 0)[-1])
     new = vectors.new_bundles(data.bundle_item[[cold]])[0]
     assert torch.allclose(vectors.bundles[cold, :half], model.bundles[cold] / 2)

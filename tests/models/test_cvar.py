@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import torch
+from served_vectors import vectors_of
 from torch.nn import functional
 
 from coheat.contract import build
@@ -68,7 +69,7 @@ def test_loss_is_the_one_of_the_equations(planted: Split) -> None:
 
 def test_a_cold_vector_comes_from_the_prior_and_a_warm_one_from_the_backbone(planted: Split) -> None:
     model = ready(planted)
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     for bundle, popularity in enumerate(planted.train.popularity):
         code = layer(model.prior, model.bag(np.array([bundle]))[0])[: model.config.code_size]
         made = layer(model.decoder, torch.cat([code, torch.zeros(1)]))

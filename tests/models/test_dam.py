@@ -56,7 +56,7 @@ def test_the_scorer_equals_the_equations() -> None:
         expected = [
             [float(bundle_score(model, u, b)) for b in range(data.n_bundles)] for u in range(data.n_users)
         ]
-    assert np.allclose(model.scorer().scores(np.arange(data.n_users)), expected, rtol=1e-4, atol=1e-4)
+    assert np.allclose(model.served().scores(np.arange(data.n_users)), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("task", ["bundles", "items"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from pretrained import content, double, head, standardise, with_random_backbone
+from served_vectors import vectors_of
 from worlds import small_data
 
 from coheat.data.split import Split
@@ -94,7 +95,7 @@ def test_a_cold_bundle_is_scored_as_one_whose_vector_is_withheld(planted: Split)
     config = DropoutNetConfig(embedding_size=3, content_size=4)
     model = with_random_backbone(DropoutNet(planted.train, config, Randomness(1))).eval()
     cold = torch.from_numpy(planted.train.popularity == 0)
-    scored = model.vectors().bundles
+    scored = vectors_of(model).bundles
     withheld = model.bundle_vectors(torch.zeros_like(model.pretrained_bundles))
     assert torch.equal(scored[cold], withheld[cold])
     assert not torch.isclose(scored[~cold], withheld[~cold]).all(1).any()

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from served_vectors import vectors_of
 
 from coheat.contract import small_config
 from coheat.data.dataset import DAY, BundleData
 from coheat.data.synthetic import planted_world
 from coheat.evaluation import evaluate
-from coheat.graph.overlap import overlaps, profiles
 from coheat.models.base import Progress
 from coheat.models.companions import companions
 from coheat.models.ember import Ember, EmberConfig, offset_for_share
 from coheat.rng import Randomness
+from coheat.served import Served
 from coheat.training import TrainingSettings, fit
 
 
@@ -52,14 +53,18 @@ def plain_profiles(data: BundleData, own: float) -> np.ndarray:
     return found
 
 
-def test_profiles_and_overlaps_are_those_of_the_formula() -> None:
+def test_overlaps_are_those_of_the_formula() -> None:
     data = world()
-    expected = plain_profiles(data, 0.4)
-    found = profiles(data.user_bundle, data.user_item, data.bundle_item, 0.4)
-    np.testing.assert_allclose(found.toarray(), expected, atol=1e-6)
+    expected = plain_profiles(data, 0.4) @ data.bundle_item.toarray().T
+    model = untrained(data)
+    overlap = replace(model.overlap, kind="linear", scale=1.0)
+    served = Served.create(model.relations, overlaps=(overlap,))
     users = np.array([3, 0, 3])
-    shared = overlaps(found, users, data.bundle_item.T.tocsr())
-    np.testing.assert_allclose(shared, (expected @ data.bundle_item.toarray().T)[users], rtol=1e-5)
+    np.testing.assert_allclose(served.scores(users), expected[users], rtol=1e-5)
+    for bundle in (0, 7):
+        items = model.relations.bundle_item.row(bundle)
+        found = served.scores_of_bundle(served.bundles, bundle, items)
+        np.testing.assert_allclose(found, expected[:, bundle], rtol=1e-5)
 
 
 def test_companions_are_the_leading_directions_of_a_ridge_regression() -> None:
@@ -107,7 +112,7 @@ def test_the_knob_turns_from_none_to_all() -> None:
     shares = []
     for welcome in (0.0, 1.0, 100.0):
         model.knobs[0] = welcome
-        found = evaluate(model.scorer(), split.train, split.test, ks=(3,)).metrics
+        found = evaluate(model.served(), split.train, split.test, ks=(3,)).metrics
         shares.append(found["cold_share@3"])
     assert shares[0] == 0
     assert shares[0] <= shares[1] <= shares[2]
@@ -118,14 +123,15 @@ def test_a_bundle_without_history_is_scored_by_its_items() -> None:
     data = world()
     model = ember(data)
     cold = data.popularity == 0
-    vectors = model.vectors()
-    assert vectors.overlap is not None
+    vectors = vectors_of(model)
     users, _, items = model.affiliation_view(model.affiliation.full, model.pooling.full)
     z = data.bundle_item.toarray()[cold]
     pooled = z @ items.detach().numpy() / z.sum(1, keepdims=True)
-    matched = plain_profiles(data, 0.4) @ z.T / model.overlap_scale
-    expected = users.detach().numpy() @ pooled.T + 3.0 * np.log1p(matched) + vectors.overlap.new_offset
-    found = model.scorer().scores(np.arange(data.n_users))
+    matched = plain_profiles(data, 0.4) @ z.T / model.overlap.scale
+    expected = (
+        users.detach().numpy() @ pooled.T + 3.0 * np.log1p(matched) + vectors.served.knobs["welcome"].offset
+    )
+    found = model.served().scores(np.arange(data.n_users))
     np.testing.assert_allclose(found[:, cold], expected, rtol=1e-4, atol=1e-4)
     # and a bundle that did not exist in training gets the same vector from the same items
     np.testing.assert_allclose(
@@ -155,7 +161,7 @@ def test_the_scale_leaves_the_bundle_itself_out() -> None:
     users, bundles = data.user_bundle.nonzero()
     own = (z / np.sqrt(held)).sum(1) / np.sqrt(sizes)
     mean = np.mean([profile[u] @ z[b] - own[b] for u, b in zip(users, bundles, strict=True)])
-    assert model.overlap_scale == pytest.approx(mean, rel=1e-4)
+    assert model.overlap.scale == pytest.approx(mean, rel=1e-4)
 
 
 def test_validation_chooses_where_asked_and_only_there() -> None:
@@ -169,7 +175,7 @@ def test_validation_chooses_where_asked_and_only_there() -> None:
     result = fit(chosen, split, settings)
     assert result.best_epoch == left.best_epoch == 4
     assert sum(result.best_metrics.values()) >= sum(left.best_metrics.values())
-    found = evaluate(chosen.scorer(), split.train, split.validation, ks=(20,)).metrics
+    found = evaluate(chosen.served(), split.train, split.validation, ks=(20,)).metrics
     assert found["recall@20"] == pytest.approx(result.best_metrics["recall@20"])
 
 
@@ -183,22 +189,22 @@ def test_where_launch_times_are_known_new_means_young() -> None:
     moments = np.full(data.user_bundle.nnz, 200 * DAY)
     data = replace(data, timestamps=moments, launched=launched)
     model = ember(data, young_days=90)
-    vectors = model.vectors()
-    overlap = vectors.overlap
-    assert overlap is not None
+    vectors = vectors_of(model)
+    served = vectors.served
     expected = data.popularity == 0
     expected[old] = False
-    np.testing.assert_array_equal(overlap.is_new, expected)
+    np.testing.assert_array_equal(served.bundles.is_new, expected)
 
     # The old one is scored from its items, but neither lifted nor weighed as a new one.
-    shared = overlaps(overlap.profiles, np.arange(data.n_users), data.bundle_item.T.tocsr())
-    matched = np.log1p(shared / overlap.scale)
-    plain = (vectors.users @ vectors.bundles.T).detach().numpy()
-    scores = model.scorer().scores(np.arange(data.n_users))
+    shared = plain_profiles(data, 0.4) @ data.bundle_item.toarray().T
+    matched = np.log1p(shared / model.overlap.scale)
+    plain = (vectors.users @ vectors.bundles.T).numpy()
+    scores = served.scores(np.arange(data.n_users))
+    config, offset = model.config, served.knobs["welcome"].offset
     np.testing.assert_allclose(
-        scores[:, old], plain[:, old] + overlap.weight * matched[:, old], rtol=1e-4, atol=1e-5
+        scores[:, old], plain[:, old] + config.overlap_weight * matched[:, old], rtol=1e-4, atol=1e-5
     )
-    as_new = plain[:, young] + overlap.new_weight * matched[:, young] + overlap.new_offset
+    as_new = plain[:, young] + config.new_overlap_weight * matched[:, young] + offset
     np.testing.assert_allclose(scores[:, young], as_new, rtol=1e-4, atol=1e-5)
-    assert overlap.new_offset != 0
+    assert offset != 0
     assert ember(data, young_days=201).is_new[old]

@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
+from served_vectors import vectors_of
 from torch import nn
 from torch.nn.functional import softplus
 
@@ -133,7 +134,7 @@ def test_generator_and_recommender_step_in_turns(planted: Split) -> None:
 def test_cold_bundles_are_scored_by_made_vectors(planted: Split) -> None:
     model = ready(planted)
     model.eval()
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     everything = np.arange(planted.train.n_bundles)
     cold = torch.from_numpy(planted.train.popularity == 0)
     inputs = torch.where(cold[:, None], make(model, everything, fixed=True), model.pretrained_bundles)

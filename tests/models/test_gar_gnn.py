@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import leaky_relu
 
 import coheat.models.gar_gnn
-from coheat.contract import build, small_config
+from coheat.contract import small_config
 from coheat.data.split import Split
 from coheat.errors import ConfigError
 from coheat.models.base import FloatArray, Progress
@@ -81,20 +81,22 @@ def test_all_three_vectors_of_a_cold_bundle_are_made(planted: Split) -> None:
 def test_blocked_scores_are_those_of_single_pairs(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ready(planted)
     monkeypatch.setattr(coheat.models.gar_gnn, "PAIRS", 2 * planted.train.n_bundles)  # two users at a time
-    found = model.scorer().scores(np.arange(5))
+    found = model.served().scores(np.arange(5))
     np.testing.assert_allclose(found, slow_scores(model, range(5)), atol=1e-4)
 
 
 def test_the_weighted_sum_is_an_inner_product(planted: Split) -> None:
     model = ready(planted, combination="linear")
-    found = model.scorer().scores(np.arange(5))
+    found = model.served().scores(np.arange(5))
     np.testing.assert_allclose(found, slow_scores(model, range(5), combine=False), atol=1e-4)
 
 
 def test_a_network_has_no_vectors_and_says_so(planted: Split) -> None:
-    model = build(GARGNN, planted)
-    with pytest.raises(ConfigError, match="combination=linear"):
-        model.vectors()
+    served = ready(planted).served()
+    assert served.users.shape[1] == 0
+    with pytest.raises(ConfigError, match="without vectors"):
+        served.place([np.array([0])])
+    assert ready(planted, combination="linear").served().users.shape[1] > 0
 
 
 def test_distance_is_the_mean_over_vectors_of_the_sum_over_coordinates(planted: Split) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pretrained import content, double, head, standardise, with_random_backbone
+from served_vectors import vectors_of
 from worlds import small_data
 
 from coheat.data.sampling import contains
@@ -76,7 +77,7 @@ def test_warm_bundles_are_scored_by_their_vector_and_cold_ones_by_the_experts() 
     assert cold.any()
     shown = np.array([by_experts(model, b) if cold[b] else q[b] for b in range(model.data.n_bundles)])
     expected = model.bundle_tower(torch.from_numpy(shown).float())
-    assert torch.allclose(model.vectors().bundles, expected, atol=1e-5)
+    assert torch.allclose(vectors_of(model).bundles, expected, atol=1e-5)
 
 
 def test_the_items_table_is_not_decayed() -> None:

@@ -15,6 +15,7 @@ from light_oracle import (
     some_triples,
     tables,
 )
+from served_vectors import vectors_of
 
 from coheat.data.dataset import BundleData
 from coheat.models.lightgcn import LightGCN, LightGCNConfig
@@ -42,7 +43,7 @@ def test_loss_and_gradients_equal_the_dense_computation(n_layers: int) -> None:
 
 def test_nodes_without_neighbours_keep_their_share_of_layer_0() -> None:
     model = model_for(small_data(), 3)
-    vectors = model.vectors()
+    vectors = vectors_of(model)
     assert torch.allclose(vectors.users[-1], model.users[-1] / 4)
     assert torch.allclose(vectors.bundles[-1], model.bundles[-1] / 4)
 

@@ -62,5 +62,5 @@ def test_a_cold_bundle_is_pushed_down_or_stays_where_it_began(negatives: str) ->
     assert moved[cold].all() == (negatives == "all")
     if negatives == "all":
         active = np.flatnonzero(np.diff(model.data.user_bundle.indptr))
-        scores = model.scorer().scores(active)
+        scores = model.served().scores(active)
         assert scores[:, cold].mean() < scores[:, model.data.popularity > 0].mean()

@@ -75,7 +75,7 @@ def test_loss_and_gradients_equal_the_dense_computation() -> None:
 
 def test_an_isolated_bundle_scores_exactly_0_for_everybody() -> None:
     data = small_data()
-    scores = SimGCL(data, SETTINGS, Randomness(0)).scorer().scores(np.arange(data.n_users))
+    scores = SimGCL(data, SETTINGS, Randomness(0)).served().scores(np.arange(data.n_users))
     assert (scores[:, -1] == 0).all()
     assert (scores[-1] == 0).all(), "a user who took nothing has no vector either"
     assert (scores[:-1, :-1] != 0).all()

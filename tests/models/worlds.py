@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coheat.data.dataset import BundleData, Vocabulary, relation
+from coheat.data.dataset import BundleData, relation
+from coheat.ids import Vocabulary
 
 
 def small_data(seed: int = 0, n_users: int = 9, n_bundles: int = 7, n_items: int = 11) -> BundleData:

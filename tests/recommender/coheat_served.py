@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from test_artifact import describe
+from test_artifact import save
 
-from coheat.artifact import save_artifact
 from coheat.data.dataset import BundleData
 from coheat.models.base import Model, Progress
 from coheat.models.coheat import CoHeat, CoHeatConfig
@@ -27,5 +26,5 @@ def trained(data: BundleData, settings: Mapping[str, Any]) -> CoHeat:
 
 
 def serve(model: Model, directory: Path) -> Recommender:
-    save_artifact(directory / "model", model, describe(model))
+    save(directory / "model", model)
     return Recommender.load(directory / "model")

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coheat.recommender.ranking import best, best_of_rows
+from by_hand import recommender_of, relations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from coheat.artifact import ServingVectors, ServingViews
-from coheat.data.dataset import relation
 from coheat.errors import CoheatError
-from coheat.recommender import Ids, Recommender, catalogue
+from coheat.recommender import Recommender, catalogue
+from coheat.served import Block, Curve, Layers, Served, bundles
+from coheat.served.ranking import best, best_of_rows
 
 N_USERS, N_BUNDLES, N_ITEMS, WIDTH = 5, 4, 6, 2
 TEMPERATURE = 3.0
@@ -35,29 +35,17 @@ def world(seed: int = 0) -> tuple[Recommender, dict[str, Any]]:
     users, items = floats(rng, N_USERS, 2 * WIDTH), floats(rng, N_ITEMS, WIDTH)
     history = floats(rng, N_BUNDLES, WIDTH)
     affiliation = np.array([items[row].mean(0) if row.any() else np.zeros(WIDTH) for row in held])
-    plain = np.concatenate([history, affiliation], axis=1).astype(np.float32)
-    weights = np.tanh(taken.sum(0) / TEMPERATURE)[:, None]
-    served = np.concatenate([weights * history, (1 - weights) * affiliation], axis=1).astype(np.float32)
     user_layers = floats(rng, 1, N_USERS, WIDTH)
-    layers = ServingViews(
-        plain, TEMPERATURE, user_layers, history[None], floats(rng, 1, N_ITEMS, WIDTH), True
-    )
-    padded = np.concatenate([np.zeros_like(items), items], axis=1)
-
-    def csr(matrix: np.ndarray) -> Any:
-        rows, columns = np.nonzero(matrix)
-        found = relation(rows, columns, (matrix.shape[0], matrix.shape[1]))
-        return found.indptr, found.indices
-
-    recommender = Recommender(
-        Ids([f"u{n}" for n in range(N_USERS)], "user"),
-        Ids([f"b{n}" for n in range(N_BUNDLES)], "bundle"),
-        Ids([f"i{n}" for n in range(N_ITEMS)], "item"),
-        ServingVectors(users, served, padded, 1.0, layers),
-        csr(taken),
-        csr(np.zeros((N_USERS, N_ITEMS))),
-        csr(held),
-    )
+    layers = Layers(user_layers, history[None], floats(rng, 1, N_ITEMS, WIDTH), True)
+    rising = Curve.tabulated(lambda n: np.tanh(n / TEMPERATURE), 40)
+    falling = Curve.tabulated(lambda n: 1 - np.tanh(n / TEMPERATURE), 40)
+    of_items = affiliation.astype(np.float32)
+    blocks = [
+        (Block("history", "history", WIDTH, rising), users[:, :WIDTH], history),
+        (Block("affiliation", "items", WIDTH, falling, items), users[:, WIDTH:], of_items),
+    ]
+    known = relations(taken, np.zeros((N_USERS, N_ITEMS)), held)
+    recommender = recommender_of(Served.create(known, blocks, layers=layers))
     tables = {"users": users, "items": items, "history": history, "user_layers": user_layers[0]}
     return recommender, tables | {"taken": taken, "held": held}
 
@@ -159,35 +147,37 @@ def test_many_changes_merge_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> 
     small, large = world()[0], world()[0]
     for n in range(40):
         for recommender, limit in ((small, 3), (large, 10**6)):
-            monkeypatch.setattr(catalogue, "OVERLAY", limit)
+            monkeypatch.setattr(bundles, "OVERLAY", limit)
             recommender.add_bundles({f"n{n}": [f"i{n % 6}", f"i{n % 4}"]})
             recommender.record("u1", f"n{n // 2}")
             recommender.replace_bundles({f"n{n // 3}": [f"i{n % 5}"]})
             if n % 7 == 3:
                 recommender.remove_bundles([f"n{n}"])
                 recommender.add_bundles({f"n{n}": ["i0"]})
-    assert small.bundle_table()[0] == large.bundle_table()[0]
-    assert np.array_equal(small.bundle_table()[1], large.bundle_table()[1])
+    one, other = small.vectors()["bundle"], large.vectors()["bundle"]
+    assert one[0] == other[0]
+    assert np.array_equal(one[1], other[1])
 
 
 def test_bundles_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "OVERLAY", 30)
+    monkeypatch.setattr(bundles, "OVERLAY", 30)
     recommender, _ = world()
     recommender.remove_bundles(["b1"])
     recommender.add_bundles({"b1": ["i3"], "stays": ["i0", "i1"]})
     recommender.record("u0", "stays")
     before = recommender.recommend(["u0", "u1"], k=99)
-    table = recommender.bundle_table()
+    table = recommender.vectors()["bundle"]
     longest = 0
     for n in range(3 * catalogue.DEAD):
         recommender.add_bundles({f"n{n}": ["i0"]})
         recommender.record("u1", f"n{n}")
         recommender.remove_bundles([f"n{n}"])
-        longest = max(longest, len(recommender.moment().catalogue))
+        longest = max(longest, len(recommender._catalogue))
     assert longest <= N_BUNDLES + 2 + catalogue.DEAD + 2
     assert recommender.recommend(["u0", "u1"], k=99) == before
-    assert recommender.bundle_table()[0] == table[0]
-    assert np.array_equal(recommender.bundle_table()[1], table[1])
+    again = recommender.vectors()["bundle"]
+    assert again[0] == table[0]
+    assert np.array_equal(again[1], table[1])
     assert recommender.bundle("b1").item_ids == ["i3"]
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_hand import recommender_of, relations
 from factorisation import factorisation
-from test_artifact import describe
+from test_artifact import save
 
-from coheat.artifact import ServingOverlap, ServingVectors, load_artifact, save_artifact
+from coheat.artifact import load_artifact
 from coheat.batch import recommend_all
 from coheat.cli import main
 from coheat.data.dataset import DAY, BundleData
@@ -23,9 +24,11 @@ from coheat.errors import ArtifactError, ConfigError
 from coheat.export import export
 from coheat.models.base import Progress
 from coheat.models.ember import Ember, EmberConfig
-from coheat.recommender import Explanation, Ids, Recommender, catalogue, holders
+from coheat.recommender import Explanation, Recommender, catalogue
 from coheat.rng import Randomness
-from coheat.runs import artifact_scorer
+from coheat.served import Block, Curve, Knob, Overlap, Served
+from coheat.served import bundles as bundles_module
+from coheat.served import overlap as overlap_module
 
 
 def trained(data: BundleData) -> Ember:
@@ -43,7 +46,7 @@ def trained(data: BundleData) -> Ember:
 def directory(tmp_path_factory: pytest.TempPathFactory, _planted: Split) -> Path:
     place = tmp_path_factory.mktemp("ember") / "model"
     model = trained(_planted.train)
-    save_artifact(place, model, describe(model, "ember"))
+    save(place, model, "ember")
     return place
 
 
@@ -57,15 +60,24 @@ class Oracle:
 
     def __init__(self, directory: Path):
         artifact = load_artifact(directory)
-        data, vectors = artifact.training_data(), artifact.vectors()
-        assert vectors is not None
-        assert vectors.overlap is not None
-        self.data, self.numbers = data, vectors.overlap
-        assert vectors.items is not None
-        self.item_vectors = dict(zip(data.items.ids, vectors.items.astype(float), strict=True))
-        self.worth = dict(zip(data.items.ids, vectors.overlap.item_weights.tolist(), strict=True))
-        self.users = dict(zip(data.users.ids, vectors.users.astype(float), strict=True))
-        self.learned = dict(zip(data.bundles.ids, vectors.bundles.astype(float), strict=True))
+        data, served = artifact.training_data(), artifact.served()
+        (overlap,), knob = served.overlaps, served.knobs["welcome"]
+        assert overlap.item_weights is not None
+        self.data, self.offsets = data, dict(zip(knob.values, knob.offsets, strict=True))
+        self.own, self.scale = overlap.own, overlap.scale
+        self.weight, self.new_weight = float(overlap.curve.old[0]), float(overlap.curve.young[0])
+        self.new_offset = knob.offset
+        self.worth = dict(zip(data.items.ids, overlap.item_weights.tolist(), strict=True))
+        self.users = dict(zip(data.users.ids, served.users.astype(float), strict=True))
+        (history, _), (affiliation, self.filled), (companions, _) = served.columns
+        assert (history.width, affiliation.width, companions.width) == (8, 8, 4)
+        weights = np.repeat([1.0, 1.0, companions.curve.old[0]], [8, 8, 4])
+        plain = served.bundles.plain.base.astype(float)
+        self.learned = dict(zip(data.bundles.ids, plain * weights, strict=True))
+        assert affiliation.items is not None
+        padded = np.zeros((data.n_items, 20))
+        padded[:, self.filled] = affiliation.items
+        self.item_vectors = dict(zip(data.items.ids, padded, strict=True))
         self.contents = {
             name: [data.items[int(item)] for item in data.bundle_item[[row]].indices]
             for row, name in enumerate(data.bundles.ids)
@@ -81,7 +93,7 @@ class Oracle:
     def says(self, items: Iterable[str], bundles: Iterable[str]) -> dict[str, float]:
         found: dict[str, float] = {}
         for item in items:
-            found[item] = found.get(item, 0) + self.numbers.own_item_weight * self.worth[item]
+            found[item] = found.get(item, 0) + self.own * self.worth[item]
         for bundle in bundles:
             for item in self.contents[bundle]:
                 found[item] = found.get(item, 0) + self.worth[item] / math.sqrt(len(self.contents[bundle]))
@@ -95,9 +107,9 @@ class Oracle:
     def replace(self, bundle: str, items: list[str]) -> None:
         """The columns that items fill come from the items, the others stay as learned."""
         self.contents[bundle] = items
-        pooled = sum(self.item_vectors[item] for item in items) / len(items)
-        filled = np.any(list(self.item_vectors.values()), axis=0)
-        self.learned[bundle] = np.where(filled, pooled, self.learned[bundle])
+        pooled = np.mean([self.item_vectors[item] for item in items], axis=0)
+        self.learned[bundle] = self.learned[bundle].copy()
+        self.learned[bundle][self.filled] = pooled[self.filled]
 
     def remove(self, bundle: str) -> None:
         self.recorded = {pair for pair in self.recorded if pair[1] != bundle}
@@ -108,11 +120,11 @@ class Oracle:
         return sum(self.profile[user].get(item, 0) + since.get(item, 0) for item in self.contents[bundle])
 
     def score(self, user: str, bundle: str) -> float:
-        matched = math.log1p(self.overlap(user, bundle) / self.numbers.scale)
+        matched = math.log1p(self.overlap(user, bundle) / self.scale)
         learned = float(self.users[user] @ self.learned[bundle])
         if bundle in self.new:
-            return learned + self.numbers.new_weight * matched + self.numbers.new_offset
-        return learned + self.numbers.weight * matched
+            return learned + self.new_weight * matched + self.new_offset
+        return learned + self.weight * matched
 
 
 def listed(recommender: Recommender, user: str, candidates: list[str] | None = None) -> dict[str, float]:
@@ -130,68 +142,66 @@ def assert_as(oracle: Oracle, recommender: Recommender, users: Iterable[str]) ->
         assert listed(recommender, user, few) == pytest.approx({b: expected[b] for b in few}, abs=1e-4)
     for bundle in few:
         audience = recommender.audience(bundle, 1000, exclude_seen=False)
-        expected = {user: oracle.score(user, bundle) for user in recommender.users.ids}
+        expected = {user: oracle.score(user, bundle) for user in recommender.user_ids}
         assert {row.user_id: row.score for row in audience} == pytest.approx(expected, abs=1e-4)
 
 
 def test_scores_are_those_that_evaluation_ranks(directory: Path, recommender: Recommender) -> None:
-    users = list(recommender.users.ids)
-    expected = artifact_scorer(load_artifact(directory)).scores(np.arange(len(users)))
+    users = list(recommender.user_ids)
+    expected = load_artifact(directory).model().served().scores(np.arange(len(users)))
     found = recommender.recommend(users, 1000, exclude_seen=False)
     row_of = {name: row for row, name in enumerate(recommender.bundle_ids)}
+    user_of = {name: row for row, name in enumerate(users)}
     scores = np.zeros_like(expected)
     for row in found:
-        scores[recommender.users.rows[row.user_id], row_of[row.bundle_id]] = row.score
+        scores[user_of[row.user_id], row_of[row.bundle_id]] = row.score
     assert np.allclose(scores, expected, atol=1e-5)
     for name, column in row_of.items():
         for one in recommender.audience(name, 1000, exclude_seen=False):
-            wanted = expected[recommender.users.rows[one.user_id], column]
+            wanted = expected[user_of[one.user_id], column]
             assert one.score == pytest.approx(wanted, abs=1e-5)
-
-
-COUNTS = {"user": 2, "bundle": 2, "item": 3}
 
 
 def by_hand() -> Recommender:
     """Two users, two bundles (the second new), three items; all numbers chosen."""
-    overlap = ServingOverlap(
-        indptr=np.array([0, 2, 3]),
-        items=np.array([0, 1, 2], dtype=np.int32),
-        weights=np.array([1.0, 0.5, 2.0], dtype=np.float32),
+    items = np.array([[1.0], [1.0], [5.0]], dtype=np.float32)
+    users = np.array([[1.0, 2.0], [0.5, 0.0]], dtype=np.float32)
+    bundles = np.array([[10.0, 1.0], [0.0, 3.0]], dtype=np.float32)
+    overlap = Overlap(
+        "overlap", "log", Curve.constant(3.0, 4.0), own=2.0, taken_exponent=0.5, scale=0.5,
         item_weights=np.array([1.0, 0.5, 0.25], dtype=np.float32),
-        is_new=np.array([False, True]),
-        own_item_weight=2.0, scale=0.5, weight=3.0, new_weight=4.0, new_offset=-1.0,
     )  # fmt: skip
-    vectors = ServingVectors(
-        users=np.array([[1.0, 2.0], [0.5, 0.0]], dtype=np.float32),
-        bundles=np.array([[10.0, 1.0], [0.0, 3.0]], dtype=np.float32),
-        items=np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 5.0]], dtype=np.float32),
-        size_exponent=1.0,
-        overlap=overlap,
-    )
-    names = (Ids([f"{kind[0]}{n}" for n in range(count)], kind) for kind, count in COUNTS.items())
-    users, bundles, items = names
-    user_bundle = np.array([0, 1, 1]), np.array([0])
-    user_item = np.array([0, 1, 2]), np.array([1, 2])
-    bundle_item = np.array([0, 2, 4]), np.array([0, 1, 1, 2])
-    return Recommender(users, bundles, items, vectors, user_bundle, user_item, bundle_item)
+    blocks = [
+        (Block("history", "history", 1), users[:, :1], bundles[:, :1]),
+        (Block("affiliation", "items", 1, items=items), users[:, 1:], bundles[:, 1:]),
+    ]
+    welcome = Knob(1.0, (1.0,), (-1.0,), Curve.constant(0, 1), "")
+    known = relations([[1, 0], [0, 0]], [[0, 1, 0], [0, 0, 1]], [[1, 1, 0], [0, 1, 1]])
+    return recommender_of(Served.create(known, blocks, overlaps=(overlap,), knobs={"welcome": welcome}))
+
+
+ROOT = math.sqrt(2)
+BOTH, SECOND = 1 + 1.5 / ROOT, 1 + 0.5 / ROOT
+"""What b0 and b1 have in common with u0, who has i1 of its own (2 x 0.5) and took b0 (i0: 1 / sqrt 2,
+i1: 0.5 / sqrt 2)."""
 
 
 def test_scores_by_hand() -> None:
     served = by_hand()
     log = math.log
-    assert listed(served, "u0") == pytest.approx({"b0": 12 + 3 * log(4), "b1": 6 + 4 * log(2) - 1}, abs=1e-5)
-    assert listed(served, "u1") == pytest.approx({"b0": 5, "b1": 4 * log(5) - 1}, abs=1e-5)
+    b0, b1 = 12 + 3 * log(1 + BOTH / 0.5), 6 + 4 * log(1 + SECOND / 0.5) - 1
+    assert listed(served, "u0") == pytest.approx({"b0": b0, "b1": b1}, abs=1e-5)
+    assert listed(served, "u1") == pytest.approx({"b0": 5, "b1": 4 * log(2) - 1}, abs=1e-5)
     # A new bundle of i1 and i2 has the mean of their vectors, (0, 3), like b1.
     served.add_bundles({"new": ["i2", "i1"]})
-    assert listed(served, "u0")["new"] == pytest.approx(6 + 4 * log(2) - 1, abs=1e-5)
+    assert listed(served, "u0")["new"] == pytest.approx(b1, abs=1e-5)
     # b0 keeps its first column, which no item fills, and its second becomes that of i2.
     served.replace_bundles({"b0": ["i2"]})
-    assert listed(served, "u1")["b0"] == pytest.approx(5 + 3 * log(5), abs=1e-5)
+    assert listed(served, "u1")["b0"] == pytest.approx(5 + 3 * log(2), abs=1e-5)
     assert listed(served, "u0")["b0"] == pytest.approx(10 + 2 * 5, abs=1e-5)
     # u1 takes b0, now just i2, worth 0.25 / sqrt(1).
     served.record("u1", "b0")
-    assert listed(served, "u1")["b1"] == pytest.approx(4 * log(1 + 2.25 / 0.5) - 1, abs=1e-5)
+    assert listed(served, "u1")["b1"] == pytest.approx(4 * log(1 + 0.75 / 0.5) - 1, abs=1e-5)
 
 
 @pytest.mark.parametrize("late", [0, 6, 1 << 14])
@@ -199,11 +209,11 @@ def test_scores_stay_exact_through_many_changes(
     late: int, directory: Path, recommender: Recommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bundles come, change and go, and are taken; however often the index is made anew."""
-    monkeypatch.setattr(holders, "LATE", late)
+    monkeypatch.setattr(overlap_module, "LATE", late)
     monkeypatch.setattr(catalogue, "DEAD", 3)
-    monkeypatch.setattr(catalogue, "OVERLAY", 10)
+    monkeypatch.setattr(bundles_module, "OVERLAY", 10)
     oracle, rng = Oracle(directory), np.random.default_rng(late)
-    users, items = list(recommender.users.ids), list(recommender.items.ids)
+    users, items = list(recommender.user_ids), list(recommender.item_ids)
     for step in range(100):
         bundles = recommender.bundle_ids
         chosen = [str(item) for item in rng.choice(items, rng.integers(1, 5), replace=False)]
@@ -287,12 +297,12 @@ def test_newcomers_with_items_only_or_with_new_bundles_only(
 
 
 def adds_up(explanation: Explanation, tolerance: float = 1e-6) -> bool:
-    """Both ways of taking the score apart give it back, and the items give the affiliation view's share."""
+    """All ways of taking the score apart give it back, and the items give the share that is about items."""
     e = explanation
-    views = {view.name: view.share for view in e.views}
-    user = sum(part.share for part in [*e.user_items, *e.user_bundles]) + e.own
+    terms, about = sum(term.share for term in e.terms), e.history + e.items + e.youth
+    user = sum(p.share for p in e.user_items) + sum(p.share for p in e.user_bundles) + e.own
     items = sum(part.share for part in e.bundle_items)
-    whole = (sum(views.values()), e.score), (user, e.score), (items, views["affiliation"])
+    whole = (terms, e.score), (about, e.score), (user, e.score), (items, e.items)
     return all(math.isclose(found, wanted, abs_tol=tolerance) for found, wanted in whole)
 
 
@@ -304,7 +314,7 @@ def test_explanations_add_up(directory: Path, recommender: Recommender) -> None:
     oracle.add("new", ["item-0-0", "item-2-1"])
     oracle.replace("bundle-1-0", ["item-0-3"])
     oracle.recorded.add(("user-0-0", "new"))
-    offset = oracle.numbers.new_offset
+    offset = oracle.new_offset
     for user in ("user-0-0", "user-2-3", "guest"):
         scores = listed(recommender, user)
         for bundle in ("new", "bundle-1-0", "bundle-0-0", "bundle-2-1"):
@@ -312,34 +322,39 @@ def test_explanations_add_up(directory: Path, recommender: Recommender) -> None:
             assert adds_up(found), (user, bundle)
             assert found.score == pytest.approx(scores[bundle], abs=1e-5)
             assert found.history_weight is None
-            assert {part.id for part in found.bundle_items} == set(recommender.bundle(bundle).item_ids)
-            welcome = [view.share for view in found.views if view.name == "welcome"]
-            assert welcome == ([offset] if recommender.is_new(bundle) else [])
+            assert {part.item_id for part in found.bundle_items} == set(recommender.bundle(bundle).item_ids)
+            welcome = [term.share for term in found.terms if term.name == "welcome"]
+            assert welcome == ([offset] if recommender.bundle(bundle).is_new else [])
+            assert found.youth == sum(welcome)
             info = recommender.user(user)
-            assert {part.id for part in found.user_bundles} == {*info.bundle_ids, *info.recorded_ids}
-            assert {part.id for part in found.user_items} == set(info.item_ids)
+            assert {part.bundle_id for part in found.user_bundles} == {*info.bundle_ids, *info.recorded_ids}
+            assert {part.item_id for part in found.user_items} == set(info.item_ids)
             if user != "guest":  # all of the overlap comes from what the user has, and nothing else does
                 rest = oracle.users[user] @ oracle.learned[bundle] + sum(welcome)
                 assert found.own == pytest.approx(rest, abs=1e-5)
 
 
 def test_an_explanation_by_hand() -> None:
-    """u0 has i1 of its own (2 x 0.5) and took b0 (i0: 1 / sqrt 2, i1: 0.5 / sqrt 2)."""
     served = by_hand()
     found = served.explain("u0", "b0")
-    views = {view.name: view.share for view in found.views}
-    common = 3 * math.log(4)
-    assert views == pytest.approx({"history": 10, "affiliation": 2 + common}, abs=1e-5)
-    # Of the overlap of 1.5, i0 brings 1 and i1 the rest; of the vectors, each item 2 / 2.
-    assert {part.id: part.share for part in found.bundle_items} == pytest.approx(
-        {"i0": 1 + common * 1 / 1.5, "i1": 1 + common * 0.5 / 1.5}, abs=1e-5
+    common = 3 * math.log(1 + BOTH / 0.5)
+    assert {term.name: term.share for term in found.terms} == pytest.approx(
+        {"history": 10, "affiliation": 2, "overlap": common}, abs=1e-5
     )
-    assert {part.id: part.share for part in found.user_items} == pytest.approx(
-        {"i1": common * 1 / 1.5}, abs=1e-5
+    assert (found.history, found.items, found.youth) == pytest.approx((10, 2 + common, 0), abs=1e-5)
+    # Of the overlap, i0 brings 1 / sqrt 2 and i1 the rest; of the vectors, each item 2 / 2.
+    assert {part.item_id: part.share for part in found.bundle_items} == pytest.approx(
+        {"i0": 1 + common / ROOT / BOTH, "i1": 1 + common * SECOND / BOTH}, abs=1e-5
     )
-    assert {part.id: part.share for part in found.user_bundles} == pytest.approx(
-        {"b0": common * 1.5 / math.sqrt(2) / 1.5}, abs=1e-5
+    assert {part.item_id: part.share for part in found.user_items} == pytest.approx(
+        {"i1": common / BOTH}, abs=1e-5
     )
+    assert {part.bundle_id: part.share for part in found.user_bundles} == pytest.approx(
+        {"b0": common * 1.5 / ROOT / BOTH}, abs=1e-5
+    )
+    new = served.explain("u0", "b1")
+    assert [(term.name, term.about, term.share) for term in new.terms][-1] == ("welcome", "youth", -1.0)
+    assert adds_up(new)
     assert adds_up(found)
     nothing = served.explain("u1", "b0")
     assert all(part.share == 0 for part in nothing.bundle_items)
@@ -367,53 +382,55 @@ def test_lists_for_everybody_are_those_of_each(recommender: Recommender, tmp_pat
     recommender.record("user-0-0", "new")
     recommend_all(recommender, tmp_path / "lists", k=5)
     rows = parquet.read_table(next((tmp_path / "lists").glob("part-*"))).to_pylist()
-    found = recommender.recommend(list(recommender.users.ids), 5)
+    found = recommender.recommend(list(recommender.user_ids), 5)
     assert [(r["user_id"], r["bundle_id"], r["score"]) for r in rows] == [(r[0], r[1], r[2]) for r in found]
 
 
 def new_places(recommender: Recommender) -> int:
-    rows = recommender.recommend(list(recommender.users.ids), 5)
-    return sum(recommender.is_new(row.bundle_id) for row in rows)
+    rows = recommender.recommend(list(recommender.user_ids), 5)
+    return sum(row.is_new for row in rows)
 
 
 def test_the_knob_turns_without_training(directory: Path, recommender: Recommender) -> None:
     oracle = Oracle(directory)
-    (low, at_low), (high, at_high) = [pair for pair in oracle.numbers.offsets if 1 <= pair[0] <= 1.5]
+    (low, at_low), (high, at_high) = [pair for pair in oracle.offsets.items() if 1 <= pair[0] <= 1.5]
     middle = (low + high) / 2
     for welcome, offset in ((low, at_low), (high, at_high), (middle, (at_low + at_high) / 2)):
-        oracle.numbers = dataclasses.replace(oracle.numbers, new_offset=offset)
-        assert_as(oracle, Recommender.load(directory, welcome), ["user-0-0", "user-1-1"])
-    places = [new_places(Recommender.load(directory, welcome)) for welcome in (0, 0.5, 2, 1000)]
+        oracle.new_offset = offset
+        assert_as(oracle, Recommender.load(directory, welcome=welcome), ["user-0-0", "user-1-1"])
+    places = [new_places(Recommender.load(directory, welcome=welcome)) for welcome in (0, 0.5, 2, 1000)]
     assert places == sorted(places)
     assert places[0] == 0
-    assert places[-1] == 5 * len(recommender.users.ids) - _too_few(recommender)
+    assert places[-1] == 5 * len(recommender.user_ids) - _too_few(recommender)
     config = load_artifact(directory).description.config
-    as_trained = Recommender.load(directory, config.get("welcome", EmberConfig().welcome))
+    as_trained = Recommender.load(directory, welcome=config.get("welcome", EmberConfig().welcome))
     assert listed(as_trained, "user-0-0") == listed(recommender, "user-0-0")
 
 
 def _too_few(recommender: Recommender) -> int:
     """Places in lists of 5 that new bundles cannot fill, because there are fewer of them."""
-    return max(5 - len(recommender.new_bundle_ids), 0) * len(recommender.users.ids)
+    return max(5 - sum(recommender.bundle(name).is_new for name in recommender.bundle_ids), 0) * len(
+        recommender.user_ids
+    )
 
 
 @pytest.mark.parametrize("welcome", [-1.0, math.nan, math.inf])
 def test_a_welcome_that_means_nothing_is_refused(welcome: float, directory: Path) -> None:
     with pytest.raises(ConfigError, match="0 hides new bundles"):
-        Recommender.load(directory, welcome)
+        Recommender.load(directory, welcome=welcome)
 
 
 def test_a_model_without_the_knob_says_so(planted: Split, tmp_path: Path) -> None:
     model = factorisation(planted.train)
-    save_artifact(tmp_path / "model", model, describe(model))
+    save(tmp_path / "model", model)
     with pytest.raises(ConfigError, match="no knob"):
-        Recommender.load(tmp_path / "model", 1.0)
+        Recommender.load(tmp_path / "model", welcome=1.0)
 
 
 def test_lists_of_another_welcome_are_not_mixed_in(directory: Path, tmp_path: Path) -> None:
-    recommend_all(Recommender.load(directory, 0.0), tmp_path / "lists", k=5)
-    with pytest.raises(ArtifactError, match="new_offset"):
-        recommend_all(Recommender.load(directory, 2.0), tmp_path / "lists", k=5)
+    recommend_all(Recommender.load(directory, welcome=0.0), tmp_path / "lists", k=5)
+    with pytest.raises(ArtifactError, match="another knobs"):
+        recommend_all(Recommender.load(directory, welcome=2.0), tmp_path / "lists", k=5)
 
 
 def test_the_knob_on_the_command_line(
@@ -428,7 +445,7 @@ def test_the_knob_on_the_command_line(
         rows = json.loads(capsys.readouterr().out)["recommendations"]
         found[welcome] = [(row["bundle_id"], row["score"]) for row in rows]
     for welcome, answered in found.items():
-        expected = Recommender.load(directory, float(welcome)).recommend(["user-0-0"], 5)
+        expected = Recommender.load(directory, welcome=float(welcome)).recommend(["user-0-0"], 5)
         assert answered == [(row.bundle_id, row.score) for row in expected]
     assert found["0"] != found["100"]
 
@@ -439,10 +456,10 @@ def test_an_old_bundle_that_nobody_took_is_not_new_when_served(tmp_path: Path, p
     launched = np.full(data.n_bundles, 200.0 * DAY)
     launched[old] = 0
     model = trained(dataclasses.replace(data, launched=launched))
-    save_artifact(tmp_path / "model", model, describe(model, "ember"))
+    save(tmp_path / "model", model, "ember")
     served = Recommender.load(tmp_path / "model")
     name = data.bundles[int(old)]
-    assert not served.is_new(name)
+    assert not served.bundle(name).is_new
     offered = {row.bundle_id for row in served.recommend([data.users[0]], 1000, candidates="new")}
     assert offered == {data.bundles[int(bundle)] for bundle in young}
 
@@ -450,8 +467,8 @@ def test_an_old_bundle_that_nobody_took_is_not_new_when_served(tmp_path: Path, p
     oracle.new.remove(name)
     assert_as(oracle, served, [data.users[0]])
     explained = served.explain(data.users[0], name)
-    assert sum(view.share for view in explained.views) == pytest.approx(oracle.score(data.users[0], name))
-    assert "welcome" not in [view.name for view in explained.views]
+    assert sum(term.share for term in explained.terms) == pytest.approx(oracle.score(data.users[0], name))
+    assert "welcome" not in [term.name for term in explained.terms]
     # The saved model has no launch times any more, but remembers what they said.
-    again = load_artifact(tmp_path / "model").model().scorer().scores(np.arange(1))
+    again = load_artifact(tmp_path / "model").model().served().scores(np.arange(1))
     assert again[0, old] == pytest.approx(oracle.score(data.users[0], name), abs=1e-4)

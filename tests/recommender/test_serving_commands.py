@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from coheat_served import serve, trained
-from test_artifact import describe
+from test_artifact import save
 
-from coheat.artifact import save_artifact
 from coheat.cli import main
 from coheat.data.split import Split
 from coheat.models import MODELS
@@ -53,7 +52,7 @@ def test_wild_ids_go_through_every_command(model: Path, call: Call, tmp_path: Pa
     assert [row["bundle_id"] for row in audience["audience"]] == [WILD] * 3
     assert audience["unknown_items"] == {WILD: ["=,"]}
     explained = document(call("explain", model, "user-0-0", WILD, *new))
-    assert sum(view["share"] for view in explained["views"]) == pytest.approx(explained["score"], abs=1e-6)
+    assert sum(term["share"] for term in explained["terms"]) == pytest.approx(explained["score"], abs=1e-6)
     assert document(call("similar", model, WILD, "-k", 2, *new))["similar"][1]["rank"] == 2
     found = document(
         call("recommend", model, "--user", WILD, "--item", "item-0-0", "--candidate", WILD, *new)
@@ -111,8 +110,8 @@ def test_a_mistake_is_one_sentence(
 def test_a_model_without_vectors_answers_the_same_commands(
     planted: Split, call: Call, tmp_path: Path
 ) -> None:
-    model = MODELS["counting"](planted.train, MODELS["counting"].Config.create({}), Randomness(0))
-    save_artifact(tmp_path / "model", model, describe(model, "counting"))
+    model = MODELS["dam"](planted.train, MODELS["dam"].Config.create({}), Randomness(0))
+    save(tmp_path / "model", model, "dam")
     run = tmp_path / "model"
     found = document(call("recommend", run, "--user", "user-0-0", "-k", 3, "--json"))
     assert [row["rank"] for row in found["recommendations"]] == [1, 2, 3]

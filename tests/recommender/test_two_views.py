@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from coheat_served import serve, trained
+from served_vectors import vectors_of
 
 from coheat.data.split import Split
 from coheat.models.coheat import CoHeat
@@ -59,7 +60,7 @@ def test_a_folded_in_copy_of_a_user_is_the_user_without_layer_0(
     users, owners = table(model.users), table(item_users)
     history = propagated(data.user_bundle.toarray().astype(float), table(model.bundles), users, model)
     affiliation = propagated(data.user_item.toarray().astype(float), table(model.items), owners, model)
-    served = table(model.vectors().bundles)
+    served = table(vectors_of(model).bundles)
     for row in (0, 7, 31):
         info = recommender.user(data.users[row])
         found = recommender.recommend(
@@ -75,7 +76,7 @@ def test_a_folded_in_copy_of_a_user_is_the_user_without_layer_0(
         assert np.allclose([scores[name] for name in data.bundles.ids], expected, atol=1e-6)
         # With its layer 0 it is the trained user exactly.
         whole = np.concatenate([history[row] + users[row], affiliation[row] + owners[row]])
-        assert np.allclose(recommender.model.users[row], whole, atol=1e-6)
+        assert np.allclose(recommender.vectors()["user"][1][row], whole, atol=1e-6)
 
 
 def test_what_a_newcomer_gave_is_hidden_and_what_is_not_known_is_said(recommender: Recommender) -> None:
@@ -109,9 +110,7 @@ def weight(model: CoHeat, popularity: int) -> float:
 def test_recording_weighs_a_known_bundle_anew(
     model: CoHeat, recommender: Recommender, planted: Split
 ) -> None:
-    views = model.two_views()
-    assert views is not None
-    data, plain = planted.train, table(views.bundles)
+    data, plain = planted.train, model.served().bundles.plain.base.astype(float)
     row = int(np.argmax(data.popularity))
     name, before = data.bundles[row], int(data.popularity[row])
     takers = {data.users[int(user)] for user in np.flatnonzero(data.user_bundle.toarray()[:, row])}
@@ -124,7 +123,7 @@ def test_recording_weighs_a_known_bundle_anew(
         assert not recommender.record(user, name).counted
     g = weight(model, before + 3)
     history, affiliation = np.split(plain[row], 2)
-    expected = table(model.vectors().users) @ np.concatenate([g * history, (1 - g) * affiliation])
+    expected = table(vectors_of(model).users) @ np.concatenate([g * history, (1 - g) * affiliation])
     found = {r.user_id: r.score for r in recommender.audience(name, 1000, exclude_seen=False)}
     assert np.allclose([found[user] for user in data.users.ids], expected, atol=1e-5)
     assert not takers & {r.user_id for r in recommender.audience(name, 1000)}
@@ -150,18 +149,19 @@ def test_a_new_bundle_gets_a_history_from_its_takers(
     g = weight(model, 4)
     item_vectors = model.affiliation_view(model.affiliation.full, model.pooling.full)[2]
     affiliation = table(item_vectors)[[data.items.position(i) for i in items]].mean(0)
-    expected = table(model.vectors().users) @ np.concatenate([g * history, (1 - g) * affiliation])
+    expected = table(vectors_of(model).users) @ np.concatenate([g * history, (1 - g) * affiliation])
     found = {r.user_id: r.score for r in recommender.audience("new", 1000, exclude_seen=False)}
     assert np.allclose([found[user] for user in data.users.ids], expected, atol=1e-5)
 
 
 def adds_up(explanation: Explanation, tolerance: float = 1e-6) -> bool:
-    """Both ways of taking the score apart give it back, and the items give the affiliation view's share."""
+    """All ways of taking the score apart give it back, and the items give the share that is about items."""
     e = explanation
-    views = sum(view.share for view in e.views)
-    user = sum(part.share for part in [*e.user_items, *e.user_bundles]) + e.own
+    terms = sum(term.share for term in e.terms)
+    user = sum(p.share for p in e.user_items) + sum(p.share for p in e.user_bundles) + e.own
     items = sum(part.share for part in e.bundle_items)
-    whole = (views, e.score), (user, e.score), (items, e.views[-1].share)
+    about = e.history + e.items + e.youth
+    whole = (terms, e.score), (about, e.score), (user, e.score), (items, e.items)
     return all(math.isclose(found, wanted, abs_tol=tolerance) for found, wanted in whole)
 
 
@@ -179,26 +179,31 @@ def test_explanations_add_up(model: CoHeat, recommender: Recommender, planted: S
                 assert found.own == pytest.approx(0, abs=1e-6)
             else:
                 assert found.score == pytest.approx(listed[bundle], abs=1e-5)
-            assert {part.id for part in found.bundle_items} == set(recommender.bundle(bundle).item_ids)
+            assert {part.item_id for part in found.bundle_items} == set(recommender.bundle(bundle).item_ids)
             assert found.history_weight == recommender.bundle(bundle).history_weight
-            assert [view.weight for view in found.views] == [
-                found.history_weight,
-                1 - (found.history_weight or 0),
-            ]
+            assert [(term.name, term.about) for term in found.terms] == [
+                ("history", "history"), ("affiliation", "items")
+            ]  # fmt: skip
+            weights = [found.history_weight, 1 - (found.history_weight or 0)]
+            assert [term.weight for term in found.terms] == pytest.approx(weights, abs=1e-6)
 
 
 def test_what_is_the_users_own_is_layer_0(model: CoHeat, recommender: Recommender, planted: Split) -> None:
     item_users = model.users if model.affiliation_user_table is None else model.affiliation_user_table
     own = np.concatenate([table(model.users), table(item_users)], axis=1)
-    served = table(model.vectors().bundles)
+    served = table(vectors_of(model).bundles)
     for user, bundle in ((0, 3), (17, 8)):
         found = recommender.explain(planted.train.users[user], planted.train.bundles[bundle])
         assert found.own == pytest.approx(own[user] @ served[bundle], abs=1e-6)
-        assert {part.id for part in found.user_items} == set(recommender.user(found.user_id).item_ids)
-        assert {part.id for part in found.user_bundles} == set(recommender.user(found.user_id).bundle_ids)
+        assert {part.item_id for part in found.user_items} == set(recommender.user(found.user_id).item_ids)
+        assert {part.bundle_id for part in found.user_bundles} == set(
+            recommender.user(found.user_id).bundle_ids
+        )
 
 
-@pytest.mark.parametrize("part", ["views", "user_items", "user_bundles", "bundle_items", "own"])
+@pytest.mark.parametrize(
+    "part", ["terms", "history", "items", "youth", "user_items", "user_bundles", "bundle_items", "own"]
+)
 def test_the_check_of_additivity_notices_a_wrong_share(part: str, planted: Split, tmp_path: Path) -> None:
     """The test of the test: a share that is off by a hundredth of the largest does not pass."""
     from dataclasses import replace
@@ -208,7 +213,11 @@ def test_the_check_of_additivity_notices_a_wrong_share(part: str, planted: Split
     assert adds_up(found)
     off = max(abs(found.score) / 100, 1e-4)
     value = getattr(found, part)
-    wrong = value + off if part == "own" else [replace(value[0], share=value[0].share + off), *value[1:]]
+    wrong = (
+        value + off
+        if isinstance(value, float | int)
+        else [replace(value[0], share=value[0].share + off), *value[1:]]
+    )
     change: dict[str, Any] = {part: wrong}
     assert not adds_up(replace(found, **change))
 
@@ -221,10 +230,12 @@ def test_a_model_with_one_view_is_explained_by_its_score(planted: Split, tmp_pat
     recommender.add_bundles({"new": ["item-0-0", "item-2-1"]})
     for bundle in ("new", "bundle-0-0"):
         found = recommender.explain("user-0-0", bundle)
-        assert [(view.name, view.share) for view in found.views] == [("score", found.score)]
+        assert [(term.name, term.weight, term.share) for term in found.terms] == [("score", 1, found.score)]
+        assert (found.items, found.history, found.youth) == (found.score, 0, 0)
         assert (found.own, found.history_weight) == (found.score, None)
-        shares = [part.share for part in found.bundle_items]
-        assert shares == [] if bundle == "bundle-0-0" else sum(shares) == pytest.approx(found.score, abs=1e-6)
+    assert sum(part.share for part in recommender.explain("user-0-0", "new").bundle_items) == pytest.approx(
+        recommender.explain("user-0-0", "new").score, abs=1e-6
+    )
     recommender.record("user-0-0", "new")
     assert recommender.bundle("new").popularity == 1
     given = recommender.recommend(["guest"], 2, items={"guest": ["item-0-0"]})

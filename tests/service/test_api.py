@@ -54,7 +54,7 @@ def test_lists_are_the_library_s(run: Path) -> None:
                 assert [list(row) for row in rows] == [["bundle_id", "score", "rank", "is_new"]] * len(rows)
                 assert [row["bundle_id"] for row in rows] == [row.bundle_id for row in expected]
                 assert np.allclose([row["score"] for row in rows], [row.score for row in expected], rtol=1e-5)
-                assert [row["is_new"] for row in rows] == [library.is_new(row.bundle_id) for row in expected]
+                assert [row["is_new"] for row in rows] == [row.is_new for row in expected]
 
     with_client(run, check)
 

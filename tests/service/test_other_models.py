@@ -9,9 +9,8 @@ import pytest
 import torch
 from factorisation import factorisation
 from service_client import with_client
-from test_artifact import describe
+from test_artifact import save
 
-from coheat.artifact import save_artifact
 from coheat.data.split import Split
 from coheat.errors import ArtifactError
 from coheat.models import MODELS
@@ -20,8 +19,8 @@ from coheat.service.app import create_app
 
 
 def test_a_model_without_vectors_is_served_as_far_as_it_goes(planted: Split, tmp_path: Path) -> None:
-    model = MODELS["counting"](planted.train, MODELS["counting"].Config.create({}), Randomness(0))
-    save_artifact(tmp_path / "model", model, describe(model, "counting"))
+    model = MODELS["dam"](planted.train, MODELS["dam"].Config.create({}), Randomness(0))
+    save(tmp_path / "model", model, "dam")
 
     async def check(client: httpx.AsyncClient) -> None:
         found = (await client.get("/v1/recommendations/user-0-0?k=3")).json()
@@ -56,7 +55,7 @@ def test_a_model_without_vectors_is_served_as_far_as_it_goes(planted: Split, tmp
 def test_a_model_with_an_overlap_is_served_whole(planted: Split, tmp_path: Path) -> None:
     config = MODELS["ember"].Config.create({"embedding_size": 8, "companion_size": 4})
     model = MODELS["ember"](planted.train, config, Randomness(0))
-    save_artifact(tmp_path / "model", model, describe(model, "ember"))
+    save(tmp_path / "model", model, "ember")
 
     async def check(client: httpx.AsyncClient) -> None:
         items = ["item-0-0", "item-0-1"]
@@ -65,12 +64,13 @@ def test_a_model_with_an_overlap_is_served_whole(planted: Split, tmp_path: Path)
         assert (await client.post("/v1/bundles", json=new)).status_code == 201
         assert (await client.get("/v1/bundles/new/audience?k=5")).json()["audience"] == preview["audience"]
         for bundle, names in (
-            ("new", ["history", "affiliation", "welcome"]),
-            ("bundle-1-0", ["history", "affiliation"]),
+            ("new", ["history", "affiliation", "companions", "overlap", "welcome"]),
+            ("bundle-1-0", ["history", "affiliation", "companions", "overlap"]),
         ):
             why = (await client.get(f"/v1/explanations?user_id=user-0-0&bundle_id={bundle}")).json()
-            assert [view["name"] for view in why["views"]] == names
-            assert why["history"] + why["items"] == pytest.approx(why["score"], abs=1e-6)
+            assert [term["name"] for term in why["terms"]] == names
+            assert why["history"] + why["items"] + why["youth"] == pytest.approx(why["score"], abs=1e-6)
+            assert (why["youth"] != 0) == (bundle == "new")
         taken = {"user_id": "guest", "bundle_id": "new"}
         recorded = await client.post("/v1/interactions", json=taken)
         assert recorded.json()["history_weight"] is None
@@ -86,6 +86,6 @@ def test_scores_that_are_no_numbers_are_not_served(planted: Split, tmp_path: Pat
     model = factorisation(planted.train)
     with torch.no_grad():
         model.bundles[-1] = float("nan")  # one bundle of many: it would never be listed
-    save_artifact(tmp_path / "model", model, describe(model))
+    save(tmp_path / "model", model)
     with pytest.raises(ArtifactError, match="not finite"):
         create_app(tmp_path / "model", tmp_path / "state")

@@ -11,7 +11,7 @@ from service_client import linked_run
 from service_common import SMALL
 
 from coheat.service.metrics import Metrics
-from coheat.service.state import State, Wanted
+from coheat.service.state import Asker, State, Wanted
 from coheat.service.store import SqliteStore
 
 ASKING, TIMES = 8, 20
@@ -32,7 +32,7 @@ def test_everybody_who_asks_is_answered(tmp_path: Path) -> None:
 
     async def ask(first: int) -> int:
         for turn in range(TIMES):
-            found = await state.recommend(f"user-{(7 * first + turn) % SMALL.n_users}", Wanted(3))
+            found = await state.recommend(Asker(f"user-{(7 * first + turn) % SMALL.n_users}"), Wanted(3))
             assert len(found.rows) == 3
         return TIMES
 

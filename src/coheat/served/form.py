@@ -362,7 +362,8 @@ class Served:
         """The cosine of each bundle with one (by its row, or by the items it would have): of the vectors that
         bundles have from their items; else of those that score; else of the sets of items."""
         if self.refusal or not (self.blocks or self.overlaps):
-            raise ConfigError("this model has no vectors, so there is nothing to compare bundles by")
+            reason = self.refusal or "this model has no vectors"
+            raise ConfigError(f"{reason}, so there is nothing to compare bundles by")
         if not self.blocks and bundles.index is not None:
             shared = bundles.index.shared(items, np.ones((1, len(items))), len(bundles))[0]
             return np.asarray(shared / np.sqrt(np.maximum(bundles.sizes, 1.0) * len(items)), np.float32)

@@ -36,21 +36,26 @@ def rank_rows(scores: Floats, k: int) -> tuple[Positions, Positions]:
     n_groups = GROUPS * k
     size = width // n_groups
     if size < 4 or width >= 1 << 24 or n_rows > ROWS:  # too little to save, or beyond a key
-        lists = [best(row, k) for row in scores]
-        return np.concatenate([*lists, np.zeros(0, np.int64)]), np.array(
-            [len(one) for one in lists], np.int64
-        )
+        return _one_by_one(scores, k)
     # Group g holds the columns g, g + n_groups, ...: maxima of whole stretches at once.
     whole = size * n_groups
     grouped = scores[:, :whole].reshape(n_rows, size, n_groups)
     maxima = grouped.max(axis=1)
     least = np.partition(maxima, n_groups - k, axis=1)[:, n_groups - k, None]
     rows, groups = _where(maxima >= least)
+    if len(rows) > 2 * n_rows * k:  # so many are equal that nearly all would be sorted
+        return _one_by_one(scores, k)
     hit, place = _where(grouped[rows, :, groups] >= least[rows])
     rest_rows, rest = _where(scores[:, whole:] >= least)
     all_rows = np.concatenate([rows[hit], rest_rows])
     columns = np.concatenate([place * n_groups + groups[hit], rest + whole])
     return _sorted(all_rows, columns, scores[all_rows, columns], n_rows, k)
+
+
+def _one_by_one(scores: Floats, k: int) -> tuple[Positions, Positions]:
+    lists = [best(row, k) for row in scores]
+    counts = np.array([len(one) for one in lists], dtype=np.int64)
+    return np.concatenate([*lists, np.zeros(0, np.int64)]), counts
 
 
 def best_of_rows(scores: Floats, k: int) -> list[Positions]:

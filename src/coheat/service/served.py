@@ -63,9 +63,9 @@ def warm_up(served: Served) -> None:
     recommender = served.recommender
     ids = recommender.user_ids
     users = list(ids[:: max(1, len(ids) // WARMING_USERS)][:WARMING_USERS])
-    recommender.recommend(users, k=10)
     if not recommender.check_scores(users):
         raise ArtifactError("the model gives scores that are not finite numbers; train again")
+    recommender.recommend(users, k=10)
 
 
 def _index(run: Path) -> Path:

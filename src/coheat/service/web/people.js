@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { bar, barScale, score } from "./charts.js";
 import { announce, byId, counted, element, emptiness, fill, skeletons, trouble } from "./dom.js";
-import { hasViews, reason } from "./reasons.js";
+import { parts, reason } from "./reasons.js";
 import { searchBox } from "./search.js";
 
 const SUGGESTED = 6;
@@ -190,7 +190,7 @@ async function explained(userId, row) {
       throw error;
     }
     const nothing = { bundle_items: [], user_items: [], user_bundles: [] };
-    return { history: 0, items: row.score, history_weight: null, views: [], ...nothing };
+    return { history: 0, items: row.score, youth: 0, history_weight: null, terms: [], ...nothing };
   }
 }
 
@@ -205,7 +205,8 @@ function draw(place, answer, details, owned, candidates) {
     fill(place, emptiness("An empty list", text));
     return;
   }
-  const scale = barScale(details.flatMap(({ why }) => [why.history, why.items]));
+  const scale = barScale(details.flatMap(({ why }) => parts(why).map((part) => part.value)));
+  byId("youth-legend").hidden = details.every(({ why }) => why.youth === 0);
   fill(
     place,
     element(
@@ -254,19 +255,13 @@ function card({ row, contents, why }, owned, scale) {
       element("span", { class: "rank", "aria-label": `place ${row.rank}` }, String(row.rank)),
       title,
       row.is_new ? element("span", { class: "badge" }, "New") : null,
-      element("span", { class: "total", title: "history and items together" }, score(row.score)),
+      element("span", { class: "total", title: "all parts together" }, score(row.score)),
     ),
     element("div", { class: "contents" }, items, rest > 0 ? expander(rest, () => drawItems(contents.item_ids)) : null),
     element(
       "div",
       { class: "bars" },
-      hasViews(why) ? bar({ name: "History", value: why.history, place: scale, kind: "history" }) : null,
-      bar({
-        name: hasViews(why) ? "Items" : "Score",
-        value: why.items,
-        place: scale,
-        kind: "items",
-      }),
+      parts(why).map((part) => bar({ ...part, place: scale })),
     ),
     element(
       "div",

@@ -7,14 +7,28 @@ export function reason(why, contents) {
   return [trust(why, contents), byHistory(why), byItems(why)].filter(Boolean).join(" ");
 }
 
-/** Whether the score tells history from items, rather than being one number. */
-export function hasViews(why) {
-  return why.views.some((view) => view.name === "history");
+/** The parts of a score that are drawn: history and items where it tells them apart, and youth where it counts. */
+export function parts(why) {
+  const youth = why.youth === 0 ? [] : [{ name: "Youth", kind: "youth", value: why.youth }];
+  if (about(why, "history") && about(why, "items")) {
+    const history = { name: "History", kind: "history", value: why.history };
+    return [history, { name: "Items", kind: "items", value: why.items }, ...youth];
+  }
+  const name = about(why, "items") ? "Items" : "Score";
+  return [{ name, kind: "items", value: why.history + why.items }, ...youth];
+}
+
+/** Whether some term of the score is about this. */
+function about(why, aspect) {
+  return why.terms.some((term) => term.about === aspect);
 }
 
 function trust(why, contents) {
   const taken = `Taken ${counted(contents.popularity, "time")}`;
-  if (why.history_weight === null && hasViews(why)) {
+  if (why.history_weight === null && about(why, "items")) {
+    if (!about(why, "history")) {
+      return `${contents.popularity > 0 ? taken : "Nobody has taken it yet"}. This model goes by items alone.`;
+    }
     return contents.is_new
       ? "New, so its items decide until the model is trained with it."
       : `${taken}; its history and its items are added up.`;
