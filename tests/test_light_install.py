@@ -40,7 +40,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("shop") / "shop"
-    settings = {"epochs": 2, "embedding_size": 8, "batch_size": 64, "companion_size": 4}
+    settings: dict[str, Any] = {"epochs": 2, "embedding_size": 8, "batch_size": 64, "companion_size": 4}
     fit_recommender(planted_world().train, model="ember", **settings).save(place)
     return place
 
