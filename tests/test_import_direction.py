@@ -13,7 +13,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "coheat"
 
 # Modules and packages by step, earliest first; those of one step may import each other.
 STEPS = [
-    {"errors", "config", "rng", "storage"},
+    {"errors", "config", "rng", "storage", "ids"},
+    {"served"},
     {"data"},
     {"graph", "losses"},
     {"models"},
