@@ -19,7 +19,7 @@ from coheat.models import MODELS
 from coheat.runs import train_run
 
 MAKERS = [pandas.DataFrame, polars.DataFrame, pa.table]
-SMALL = {"epochs": 2, "embedding_size": 8, "companion_size": 4}
+SMALL: dict[str, Any] = {"epochs": 2, "embedding_size": 8, "companion_size": 4}
 
 
 def columns(data: BundleData) -> dict[str, dict[str, list[str]]]:
@@ -69,7 +69,7 @@ def test_nothing_is_held_out_and_nothing_validated(planted: Split) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"ember", "coheat"}))
 def test_every_model_is_fitted_saved_and_loaded(name: str, planted: Split, tmp_path: Path) -> None:
-    small = {"epochs": 1, **({"backbone_epochs": 1} if MODELS[name].backbone else {})}
+    small: dict[str, Any] = {"epochs": 1, **({"backbone_epochs": 1} if MODELS[name].backbone else {})}
     recommender = fit_recommender(planted.train, model=name, **small)
     found = recommender.recommend([*planted.train.users.ids], 5)
     recommender.save(tmp_path / "shop")

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "coheat"
 
 # Modules and packages by step, earliest first; those of one step may import each other.
 STEPS = [
-    {"errors", "config", "rng", "storage", "ids"},
+    {"errors", "config", "rng", "storage", "threads", "ids", "display"},
     {"served"},
     {"data"},
     {"graph", "losses"},
@@ -23,6 +23,7 @@ STEPS = [
     {"artifact"},
     {"recommender"},
     {"batch", "export"},
+    {"judging"},
     {"runs"},
     {"contract", "testing", "experiments", "plots", "report", "demo"},
     {"service"},
