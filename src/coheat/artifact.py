@@ -68,7 +68,7 @@ class Changes:
 class Contents:
     """A model in its served form, the ids behind its rows, and what it says about itself.
 
-    `parameters` is the file of the model's own state, where there is one.
+    `parameters` is the model's own state, or the file that holds it, where there is one.
     """
 
     served: Served
@@ -76,7 +76,7 @@ class Contents:
     bundles: Vocabulary
     items: Vocabulary
     description: Description
-    parameters: Path | None = None
+    parameters: Path | Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,13 @@ def save_artifact(
                     f"a {kind} id is not valid Unicode and cannot be saved: {error}"
                 ) from None
             parquet.write_table(pyarrow.table({f"{kind}_id": column}), partial / f"{kind}s.parquet")
-        if state is not None:
+        own = contents.parameters if state is None else state
+        if isinstance(own, Path):
+            (partial / "parameters.safetensors").write_bytes(own.read_bytes())
+        elif own is not None:
             from coheat.checkpoint import write_tensors
 
-            write_tensors(partial / "parameters.safetensors", dict(state))
-        elif contents.parameters is not None:
-            (partial / "parameters.safetensors").write_bytes(contents.parameters.read_bytes())
+            write_tensors(partial / "parameters.safetensors", dict(own))
         if changes is not None and changes != Changes():
             write_json(partial / "changes.json", asdict(changes))
         document = {

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -328,7 +328,7 @@ def fit_recommender(
     result = fit(trained, split, training, watcher=watcher)
     about = model, config.model_dump(mode="json"), training.model_dump(mode="json"), seed, split.scenario
     description = Description(*about, IN_MEMORY, data.fingerprint, **_outcome(result))
-    return Recommender(contents_of(trained, description))
+    return Recommender(replace(contents_of(trained, description), parameters=model_state(trained)))
 
 
 def _train(run: Run, training: Callable[[], FitResult], model: Model) -> None:

@@ -85,7 +85,7 @@ def test_recommend_as_json(run: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["recommendations"]
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]
-    assert set(rows[0]) == {"user_id", "bundle_id", "score", "rank"}
+    assert set(rows[0]) == {"user_id", "bundle_id", "score", "rank", "is_new"}
     assert {row["user_id"] for row in rows} == {"user-0-3"}
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
 
@@ -196,7 +196,7 @@ def mistakes() -> list[tuple[str, tuple[str, ...]]]:
         ("choose all or new", ("recommend", "{run}", "--user", "user-0-0", "--candidates", "cold")),
         ("id=item,item", ("recommend", "{run}", "--user", "user-0-0", "--new-bundle", "summer")),
         ("none of its items", ("recommend", "{run}", "--user", "user-0-0", "--new-bundle", "summer=moon")),
-        ("no artifact here", ("recommend", "{tmp}/nowhere", "--user", "user-0-0")),
+        ("does not exist; give a run", ("recommend", "{tmp}/nowhere", "--user", "user-0-0")),
     ]
 
 

@@ -138,19 +138,19 @@ def test_two_services_do_not_share_a_state(run: Path) -> None:
 
 
 def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
-    assert "no artifact" in refused(start(tmp_path / "nothing"))
+    assert "does not exist; give a run" in refused(start(tmp_path / "nothing"))
     write_random_artifact(tmp_path / "run", SMALL)
-    vectors = tmp_path / "run" / "vectors.safetensors"
+    vectors = tmp_path / "run" / "served.safetensors"
     content = bytearray(vectors.read_bytes())
     content[-1] ^= 1
     vectors.write_bytes(content)
-    assert "vectors.safetensors: altered" in refused(start(tmp_path / "run"))
+    assert "served.safetensors: altered" in refused(start(tmp_path / "run"))
 
 
 def test_a_bad_artifact_leaves_the_old_model_at_work(run: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(run.resolve(), broken)
-    (broken / "vectors.safetensors").write_bytes(b"short")
+    (broken / "served.safetensors").write_bytes(b"short")
 
     async def check(client: httpx.AsyncClient) -> None:
         await publish(client, "new", ["item-1"])
