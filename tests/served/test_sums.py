@@ -1,35 +1,46 @@
-"""The compiled sums of overlaps are the plain ones to the last bit, and both are what loops give."""
+"""The compiled sums of overlaps beside the plain ones that serving uses."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from by_hand import csr
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from coheat.graph.overlap import sums
-from coheat.served import overlap
-
-
-@settings(deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 60), st.integers(1, 3))
-def test_compiled_sums_are_the_plain_ones_to_the_last_bit(seed: int, n_items: int, n_lines: int) -> None:
-    rng = np.random.default_rng(seed)
-    held = rng.random((9, 14)) < 0.4  # which of 9 bundles holds which of 14 items
-    index = csr(held.T)
-    items = rng.integers(0, 14, n_items)  # an item may come several times, from several bundles
-    weights = rng.normal(size=(n_lines, n_items)) * 10.0 ** rng.integers(-8, 8, (n_lines, n_items))
-    compiled, plain = sums(index, items, weights, 11), overlap._sums(index, items, weights, 11)
-    assert compiled.shape == plain.shape == (n_lines, 11)
-    assert compiled.tobytes() == plain.tobytes()
-    for line, found in zip(weights, plain, strict=True):
-        for bundle in range(11):
-            inside = [w for item, w in zip(items, line, strict=True) if bundle < 9 and held[bundle, item]]
-            total = 0.0
-            for weight in inside:
-                total += weight
-            assert found[bundle] == total
+from coheat.data.dataset import BundleData
+from coheat.graph import overlap as compiled
+from coheat.served import Csr, Curve, Overlap, Relations
+from coheat.served import overlap as plain
+from coheat.testing import bundle_data
 
 
-def test_training_code_puts_the_compiled_ones_in_place() -> None:
-    assert overlap.sums is sums
+def relations_of(data: BundleData) -> Relations:
+    user_bundle, user_item, bundle_item = (
+        Csr(matrix.indptr, matrix.indices, matrix.shape[1])
+        for matrix in (data.user_bundle, data.user_item, data.bundle_item)
+    )
+    return Relations(user_bundle, user_item, bundle_item)
+
+
+@settings(max_examples=50, deadline=None)
+@given(bundle_data())
+def test_compiled_sums_are_the_plain_ones_but_for_rounding(data: BundleData) -> None:
+    relations = relations_of(data)
+    rare = np.linspace(0.1, 1, data.n_items, dtype=np.float32)
+    overlaps = [
+        Overlap("count", "linear", Curve.constant(1.0)),
+        Overlap("rare", "log", Curve.constant(1.0), own=0.4, taken_exponent=0.5, item_weights=rare),
+        Overlap("taken only", "linear", Curve.constant(1.0), own=0.0, item_weights=rare),
+    ]
+    index = plain.ItemIndex(relations.bundle_item.transposed)
+    rows, n = np.arange(data.n_users), data.n_bundles
+    asked: Any = overlaps, relations, rows, {}, index, n
+    found, expected = (np.array(list(way.shared(*asked))) for way in (compiled, plain))
+    assert np.allclose(found, expected, rtol=1e-12, atol=0)
+    # And both are what one counts by hand.
+    has = data.user_item.toarray() + data.user_bundle.toarray() @ data.bundle_item.toarray()
+    assert np.array_equal(expected[:, 0], has @ data.bundle_item.toarray().T)
+
+
+def test_training_code_puts_the_compiled_sums_in_place() -> None:
+    assert plain.in_use[0] is compiled.shared

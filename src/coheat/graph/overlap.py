@@ -71,14 +71,15 @@ def _add(  # type: ignore[no-untyped-def]
     """
     for line in range(len(found)):
         total, weight, by_size, n = found[line], weights[line], said[line], 0
-        for place in range(own_ptr[user], own_ptr[user + 1]):
+        # What says nothing is left out: an item is met for the first time where its worth is still zero.
+        for place in range(own_ptr[user], own_ptr[user + 1] if by_size[0] > 0 else own_ptr[user]):
             item = own[place]
             items[n] = item
             n += worth[item] == 0
             worth[item] += by_size[0]
         for position in range(taken_ptr[user], taken_ptr[user + 1]):
             first, last = held_ptr[taken[position]], held_ptr[taken[position] + 1]
-            for place in range(first, last):
+            for place in range(first, last if by_size[last - first] > 0 else first):
                 item = held[place]
                 items[n] = item
                 n += worth[item] == 0
