@@ -1,0 +1,236 @@
+"""Curves over evidence: how much each part of a score counts, learned from choices that were held out.
+
+A score is a sum of parts (learned views, overlaps, a bias), and the weight of each part is a curve over the
+evidence of a bundle: n, how often it was taken, and its youth, 1 at launch and 0 once it is established,
+
+    w(n, youth) = (1 - youth) * old(n) + youth * young(n),        both piecewise linear between a few counts.
+
+The curves are learned from *choices*: a user, the bundles that were the best candidates for that user by
+hand-set curves, some established and some young, and which of them the user turned out to take. These are
+held out of the data that the parts were computed from (`coheat.models.stand_ins`). With s the score,
+
+    loss = prior - sum over users u, mean over what u took, of log( exp s_ub / sum over candidates exp s_uc )
+
+Only good candidates stand to choice because lists are made of those: over all bundles, most of the likelihood
+is about telling the hopeless from the rest, and weights that do this best rank the best ones worse. Which
+candidates stand to choice depends on the parts alone and not on what was taken, so nothing is skewed by it.
+
+The prior is three springs, each in units of choices, on the deviation from hand-set curves: towards none,
+between neighbouring counts, and between young and old where many takers make youth irrelevant. With few
+choices the hand-set curves stay; with many the data decide, also which of several overlaps count at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, sparse
+
+from coheat.data.dataset import Indices
+
+Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]
+
+COUNTS: tuple[float, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Between these numbers of takers a curve is straight, beyond the last it is constant."""
+SHRINK = 30.0
+"""Choices that the hand-set value of one weight is worth."""
+SMOOTH = 100.0
+"""Choices that it is worth that neighbouring weights deviate alike."""
+TIE = 30.0
+"""Choices that it is worth that weights of young and old deviate alike, where takers are many."""
+MANY = 16.0
+"""Takers at which half of `TIE` holds."""
+ITERATIONS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A weight as a function of evidence; `counts`, `old` and `young` have one number per knot."""
+
+    counts: Numbers
+    old: Numbers
+    young: Numbers
+
+    @staticmethod
+    def of(
+        old: float | Sequence[float] | Numbers,
+        young: float | Sequence[float] | Numbers | None = None,
+        counts: Sequence[float] | Numbers = COUNTS,
+    ) -> Curve:
+        """From numbers per knot, or one for all of them; without `young`, youth makes no difference."""
+        knots = np.asarray(counts, dtype=np.float64)
+        first = np.broadcast_to(np.asarray(old, dtype=np.float64), knots.shape)
+        second = first if young is None else np.broadcast_to(np.asarray(young, dtype=np.float64), knots.shape)
+        return Curve(knots, first.copy(), second.copy())
+
+    def __call__(self, taken: npt.ArrayLike, youth: npt.ArrayLike) -> Numbers:
+        """Its value for bundles with so many takers and of this youth."""
+        share, number = (np.asarray(given, dtype=np.float64) for given in (youth, taken))
+        old, young = (np.interp(number, self.counts, values) for values in (self.old, self.young))
+        return np.asarray((1 - share) * old + share * young)
+
+    def raised(self, offsets: Numbers) -> Curve:
+        """The same with `offsets` (one per knot) added for the young."""
+        return Curve(self.counts, self.old, self.young + offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """What some users could choose from, and what they took of it.
+
+    `parts` (n_users, n_candidates, n_parts) are the parts of the scores, without a bias; `bundles`
+    (n_users, n_candidates) say whose; `taken` marks what the user took, -1 a place that is empty because
+    there were fewer candidates.
+    """
+
+    parts: Floats
+    bundles: Indices
+    taken: npt.NDArray[np.int8]
+
+
+def candidates(
+    scores: Floats, groups: Sequence[npt.NDArray[np.bool_]], size: int
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The `size` best bundles of each group for each row of `scores` (n, n_bundles), and which are real.
+
+    -inf marks what is no candidate, as do groups with fewer than `size` members: these places are not real.
+    """
+    chosen = []
+    for members in groups:
+        columns = np.flatnonzero(members)
+        count = min(size, len(columns))
+        if not count:
+            continue
+        best = np.argpartition(-scores[:, columns], count - 1, axis=1)[:, :count]
+        chosen.append(columns[np.sort(best, axis=1)])
+    bundles = np.concatenate(chosen, axis=1) if chosen else np.zeros((len(scores), 0), dtype=np.int64)
+    return bundles, np.isfinite(np.take_along_axis(scores, bundles, axis=1))
+
+
+def learn(
+    choices: Choices,
+    popularity: Indices,
+    youth: Numbers,
+    prior: Mapping[str, Curve],
+    shrink: float = SHRINK,
+    smooth: float = SMOOTH,
+    tie: float = TIE,
+) -> dict[str, Curve]:
+    """Curves of all parts, in the order of `prior`, whose last entry is the bias: see the module's text.
+
+    `popularity` and `youth` (n_bundles,) are the evidence in the data that the parts were computed from.
+    Without a single choice the prior comes back as it is.
+    """
+    counts = next(iter(prior.values())).counts
+    expected = np.stack([np.concatenate([curve.old, curve.young]) for curve in prior.values()])
+    problem = _Problem.of(choices, *spread(counts, popularity, youth), 2 * len(counts))
+    if problem is None:
+        return dict(prior)
+    springs = _springs(counts, shrink, smooth, tie)
+    scales = problem.scales[:, None]
+
+    def objective(flat: Numbers) -> tuple[float, Numbers]:
+        moved = flat.reshape(expected.shape)
+        value, gradient = problem.loss((expected + moved / scales).ravel())
+        pulled = moved @ springs
+        return value + 0.5 * float((pulled * moved).sum()), (
+            gradient.reshape(expected.shape) / scales + pulled
+        ).ravel()
+
+    found = optimize.minimize(
+        objective, np.zeros(expected.size), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
+    )
+    values = expected + found.x.reshape(expected.shape) / scales
+    half = len(counts)
+    return {name: Curve(counts, line[:half], line[half:]) for name, line in zip(prior, values, strict=True)}
+
+
+def spread(counts: Numbers, popularity: Indices, youth: Numbers) -> tuple[Indices, Floats]:
+    """Which knots a bundle's weight is made of, and how much of each: both (n_bundles, at most 4).
+
+    Knots are numbered through, those of the young curve behind those of the old one.
+    """
+    taken = np.minimum(popularity, counts[-1])
+    above = np.clip(np.searchsorted(counts, taken, side="right"), 1, len(counts) - 1)
+    share = (taken - counts[above - 1]) / (counts[above] - counts[above - 1])
+    knots = np.stack([above - 1, above, len(counts) + above - 1, len(counts) + above], axis=1)
+    parts = np.stack([1 - share, share, 1 - share, share], axis=1)
+    parts *= np.stack([1 - youth, 1 - youth, youth, youth], axis=1)
+    order = np.argsort(-parts, axis=1, kind="stable")[:, : max(int((parts > 0).sum(axis=1).max()), 1)]
+    return (
+        np.take_along_axis(knots, order, axis=1).astype(np.int64),
+        np.take_along_axis(parts, order, axis=1).astype(np.float32),
+    )
+
+
+def _springs(counts: Numbers, shrink: float, smooth: float, tie: float) -> Numbers:
+    """The quadratic form (2 * n_knots, 2 * n_knots) that pulls deviations to zero and to each other."""
+    n = len(counts)
+    steps = np.diff(np.eye(n), axis=0)
+    along = shrink * np.eye(n) + smooth * steps.T @ steps
+    across = np.diag(tie * counts / (counts + MANY))
+    return np.block([[along + across, -across], [-across, along + across]])
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """The likelihood of choices as a function of the numbers of all curves, one behind the other."""
+
+    design: sparse.csr_array
+    """(n_entries, n_numbers): a candidate's score is its row times the numbers."""
+    starts: Indices
+    """Where each user's candidates begin."""
+    user: Indices
+    weights: Numbers
+    """What an entry counts as taken; together as much as there are choices, for each user the same."""
+    per_user: Numbers
+    scales: Numbers
+    """Spread of every part, 1 for the bias, so that a spring pulls all parts alike."""
+
+    @staticmethod
+    def of(choices: Choices, knots: Indices, shares: Floats, width: int) -> _Problem | None:
+        took = choices.taken > 0
+        rows = np.flatnonzero(took.any(axis=1))
+        if not len(rows):
+            return None
+        real = choices.taken[rows] >= 0
+        parts, bundles, took = choices.parts[rows][real], choices.bundles[rows][real], took[rows][real]
+        user = np.repeat(np.arange(len(rows)), real.sum(axis=1))
+        starts = np.flatnonzero(np.r_[True, np.diff(user) > 0])
+        each = np.add.reduceat(took.astype(np.float64), starts)
+        weights = np.where(took, (1 / each)[user], 0.0) * (each.sum() / len(rows))
+        scales = np.append(np.maximum(parts.std(axis=0, dtype=np.float64), 1e-6), 1.0)
+        return _Problem(
+            _design(parts, knots[bundles], shares[bundles], width),
+            starts,
+            user,
+            weights,
+            np.add.reduceat(weights, starts),
+            scales,
+        )
+
+    def loss(self, numbers: Numbers) -> tuple[float, Numbers]:
+        """Negative log likelihood and its gradient."""
+        scores = (self.design @ numbers.astype(np.float32)).astype(np.float64)
+        best = np.maximum.reduceat(scores, self.starts)
+        odds = np.exp(scores - best[self.user])
+        total = np.add.reduceat(odds, self.starts)
+        value = float(self.per_user @ (best + np.log(total)) - self.weights @ scores)
+        surplus = odds * (self.per_user / total)[self.user] - self.weights
+        return value, np.asarray(self.design.T @ surplus.astype(np.float32), dtype=np.float64)
+
+
+def _design(parts: Floats, knots: Indices, shares: Floats, width: int) -> sparse.csr_array:
+    """Each entry's parts, and a 1 for the bias, times the shares of its knots: (n, (n_parts + 1) * width)."""
+    factors = np.concatenate([parts, np.ones((len(parts), 1), dtype=np.float32)], axis=1)
+    blocks = width * np.arange(factors.shape[1])
+    columns = (blocks[None, :, None] + knots[:, None, :]).astype(np.int32)
+    values = factors[:, :, None] * shares[:, None, :]
+    starts = np.arange(len(parts) + 1, dtype=np.int64) * (values.shape[1] * values.shape[2])
+    return sparse.csr_array(
+        (values.ravel(), columns.ravel(), starts), shape=(len(parts), width * len(blocks))
+    )

@@ -1,0 +1,135 @@
+"""Stand-ins: the training data divided once more, so that weights can be learned out of fold.
+
+How much a bundle's history, items and youth should count is a question about bundles of which little is known
+yet, and its answer is in the training data: take bundles whose takers are known, hide most of them, and see
+what would have found the hidden ones. So some bundles *stand in* for young ones. Some are new: all of their
+takers are held out. Some are thinned: they keep 1, 2, 4, 8 or 16 takers, the earliest where interactions are
+dated, and the rest is held out. Of the other interactions a tenth is held out as well: they tell what finds
+the takers of an established bundle.
+
+Nothing outside of the training part is looked at, and no bundle stands in for new ones because it is popular:
+of ordinary bundles, most are not, and a bundle launched tomorrow is an ordinary one.
+
+Where taking a bundle also puts its items among the user's, held-out interactions would give themselves away,
+and "the user has all of it" would seem to find everything. There, what only the held-out bundles of a user
+explain is taken from the user's items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from coheat.data.dataset import BundleData, Indices, Sparse, pairs, relation
+
+LEVELS = (1, 2, 4, 8, 16)
+"""How many takers a thinned bundle may keep: each step doubles what is known of it."""
+NEW = 0.08
+"""Share of the bundles with takers that stand in for new ones."""
+THINNED = 0.12
+"""Share of the bundles with two takers and more that stand in for young ones with some."""
+INTERACTIONS = 0.1
+"""Share of the other bundles' interactions that is held out."""
+BLOCK = 50_000
+"""Interactions looked at together."""
+GIVEN_AWAY = 0.5
+"""Share of interactions with all items of the bundle among the user's from which on they come from it."""
+
+
+@dataclass(frozen=True, eq=False)
+class StandIns:
+    """A training part divided in two: `kept` and `held_out` (n_users, n_bundles) share no interaction."""
+
+    kept: BundleData
+    held_out: Sparse
+    is_stand_in: npt.NDArray[np.bool_]
+    """(n_bundles,) which bundles were thinned as if young; the others are as old as the data say."""
+
+
+def divide(
+    data: BundleData,
+    rng: np.random.Generator,
+    new: float = NEW,
+    thinned: float = THINNED,
+    interactions: float = INTERACTIONS,
+) -> StandIns:
+    """Divide the interactions of `data`: see the module's text. The same generator gives the same division.
+
+    A thinned bundle keeps fewer takers than it has, so each stand-in has something held out; a bundle that is
+    none keeps at least one taker. A user may lose all bundles, as a newcomer has none.
+    """
+    users, columns = pairs(data.user_bundle)
+    popularity = data.popularity
+    keep = popularity.copy()
+    keep[_spread_over_popularity(np.flatnonzero(popularity), popularity, new, rng)] = 0
+    rest = np.flatnonzero((popularity > 1) & (keep > 0))
+    chosen = _spread_over_popularity(rest, popularity, min(thinned / (1 - new), 1.0), rng)
+    possible = np.searchsorted(LEVELS, popularity[chosen], side="left")  # levels below the number of takers
+    keep[chosen] = np.array(LEVELS)[rng.integers(0, possible)]
+    is_stand_in = keep < popularity
+
+    # Takers in the order in which they came, or in a random one where no times are known.
+    order = rng.permutation(len(users))
+    if data.timestamps is not None:
+        order = order[np.argsort(data.timestamps[order], kind="stable")]
+    order = order[np.argsort(columns[order], kind="stable")]
+    start = np.cumsum(popularity) - popularity
+    rank = np.empty(len(users), dtype=np.int64)
+    rank[order] = np.arange(len(users)) - start[columns[order]]
+    held_out = rank >= keep[columns]
+    # Rank 0 stays, so that what counts as established has a taker. Which of the takers it is, is random
+    # without times; with times it is the first, and held out are any of the later ones.
+    held_out |= ~is_stand_in[columns] & (rank > 0) & (rng.random(len(users)) < interactions)
+
+    shape = data.user_bundle.shape
+    stays = ~held_out
+    kept = relation(users[stays], columns[stays], shape)
+    hidden = relation(users[held_out], columns[held_out], shape)
+    times = None if data.timestamps is None else data.timestamps[stays]
+    user_item = data.user_item
+    if complete_share(data) > GIVEN_AWAY:
+        user_item = without_explained(user_item, kept, hidden, data.bundle_item)
+    return StandIns(
+        replace(data, user_bundle=kept, timestamps=times, user_item=user_item), hidden, is_stand_in
+    )
+
+
+def complete_share(data: BundleData) -> float:
+    """Share of the interactions in which the user has all items of the bundle."""
+    users, bundles = pairs(data.user_bundle)
+    owned = np.zeros(len(users))
+    for first in range(0, len(users), BLOCK):
+        part = slice(first, first + BLOCK)
+        shared = data.user_item[users[part]].multiply(data.bundle_item[bundles[part]])
+        owned[part] = np.asarray(shared.sum(axis=1)).ravel()
+    return float((owned >= data.bundle_sizes[bundles]).mean()) if len(users) else 0.0
+
+
+def without_explained(user_item: Sparse, kept: Sparse, held_out: Sparse, bundle_item: Sparse) -> Sparse:
+    """`user_item` without the items that stand in held-out bundles of the user and in no kept one."""
+    explained = (held_out @ bundle_item).sign()
+    explained = explained - explained.multiply((kept @ bundle_item).sign())
+    left = user_item - user_item.multiply(explained)
+    return relation(*pairs(_without_zeros(left)), user_item.shape)
+
+
+def _without_zeros(matrix: Sparse) -> Sparse:
+    plain = sparse.csr_array(matrix)
+    plain.eliminate_zeros()
+    return plain
+
+
+def _spread_over_popularity(
+    bundles: Indices, popularity: Indices, share: float, rng: np.random.Generator
+) -> Indices:
+    """Every so-and-so-many-th of the bundles, ordered by popularity, with a random start.
+
+    Drawn one by one, a handful of the most popular bundles would decide how much is held out.
+    """
+    ordered = rng.permutation(bundles)
+    ordered = ordered[np.argsort(popularity[ordered], kind="stable")]
+    places = (np.arange(len(ordered)) + rng.random()) * share
+    return np.asarray(ordered[np.floor(places + share) > np.floor(places)], dtype=np.int64)

@@ -1,0 +1,113 @@
+"""Welcome: how many places in the lists young bundles get, as a multiple of their fair share.
+
+The fair share of some bundles is their share of all interactions. What a young bundle's share will be nobody
+knows, but of stand-ins (`coheat.models.stand_ins`) it is known. So for each number n of takers that they
+kept, an offset is sought with which they fill
+
+    1 + (welcome - 1) / sqrt(1 + n / FADE)      times their fair share
+
+of the places in the lists of some users: `welcome` times for a new bundle, and the closer to once the more is
+known of it. The offsets are added to the young curve of the bias, so they end, too, with a bundle's youth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.data.dataset import Indices
+from coheat.models.curves import Floats, Numbers
+
+LIST = 20
+"""Length of the lists in which places are counted."""
+FADE = 8.0
+"""Takers at which a welcome has lost three tenths of its effect (1 - 1 / sqrt(2))."""
+SWEEPS = 4
+"""Times that the offset of each group is sought in turn; later ones hardly move any."""
+CREDIBLE = 20.0
+"""Places at which a group's own offset counts as much as the one that all stand-ins share."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """The best LIST scores of some users among established bundles and among each group of stand-ins.
+
+    `established` (n_users, LIST) and `groups` (n_groups, n_users, LIST) are sorted, best first, -inf where
+    there are fewer. A group kept `takers` takers each and deserves a share `fair` of all places.
+    """
+
+    established: Floats
+    groups: Floats
+    takers: Numbers
+    fair: Numbers
+
+    @staticmethod
+    def of(scores: Floats, is_stand_in: npt.NDArray[np.bool_], kept: Indices, popularity: Indices) -> Contest:
+        """From scores (n_users, n_bundles), -inf for what is no candidate.
+
+        `kept` (n_bundles,) counts the takers that stand-ins kept, `popularity` those that they really had.
+        """
+        takers = np.unique(kept[is_stand_in])
+        members = [is_stand_in & (kept == number) for number in takers]
+        groups = [_best(scores[:, each]) for each in members]
+        fair = [popularity[each].sum() / max(popularity.sum(), 1) for each in members]
+        return Contest(
+            _best(scores[:, ~is_stand_in]),
+            np.stack(groups) if groups else np.zeros((0, len(scores), LIST), dtype=np.float32),
+            takers.astype(np.float64),
+            np.array(fair, dtype=np.float64),
+        )
+
+    def offsets(self, welcome: float, counts: Numbers) -> Numbers:
+        """What to add to the young curve of the bias at each of its knots (n_knots,).
+
+        Beyond the most takers that a stand-in kept, the offset falls to nothing within four times as many.
+        """
+        if not len(self.takers) or not len(self.established):
+            return np.zeros(len(counts))
+        wanted = self.fair * (1 + (welcome - 1) / np.sqrt(1 + self.takers / FADE))
+        wanted *= min(1.0, 1.0 / max(wanted.sum(), 1e-12))
+        everybody = _best(np.concatenate(list(self.groups), axis=1))
+        shared = offset_for_share(self.established, everybody, float(wanted.sum()))
+        found = np.full(len(self.takers), shared)
+        for _ in range(SWEEPS):
+            for at, share in enumerate(wanted):
+                rest = [group + found[k] for k, group in enumerate(self.groups) if k != at]
+                others = _best(np.concatenate([self.established, *rest], axis=1))
+                own = offset_for_share(others, self.groups[at], float(share))
+                places = share * others.size
+                found[at] = shared + (own - shared) * places / (places + CREDIBLE)
+        last = self.takers[-1]
+        return np.asarray(np.interp(counts, [*self.takers, max(4 * last, 1.0)], [*found, 0.0]))
+
+
+def _best(scores: Floats) -> Floats:
+    """The LIST best of every row, best first; -inf where there are fewer."""
+    short = LIST - scores.shape[1]
+    if short > 0:
+        scores = np.pad(scores, ((0, 0), (0, short)), constant_values=-np.inf)
+    best: Floats = -np.sort(np.partition(-scores, LIST - 1, axis=1)[:, :LIST], axis=1)
+    return best
+
+
+def offset_for_share(known: Floats, new: Floats, share: float) -> float:
+    """The number to add to `new` so that it fills `share` of the places when both are ranked together.
+
+    Both (n, k) are sorted, best first. In a list of k, the j-th of the new has a place where it stands above
+    the (k - j + 1)-th of the known: so each has a number at which it enters; the answer is their quantile.
+    """
+    gaps = np.where(np.isneginf(new), np.inf, known[:, ::-1] - np.maximum(new, np.finfo(np.float32).min))
+    entry = np.sort(gaps.ravel())  # one number per place: the offset at which it goes to a new bundle
+    finite = entry[np.isfinite(entry)]
+    lowest, highest = np.min(finite, initial=0.0) - 10.0, np.max(finite, initial=0.0) + 10.0
+    place = round(share * len(entry))
+    return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
+
+
+def between(welcomes: Sequence[float], offsets: Sequence[Numbers], welcome: float) -> Numbers:
+    """Offsets for a value between those that were sought, so that the knob can be turned while serving."""
+    stacked = np.stack(offsets)
+    return np.array([np.interp(welcome, welcomes, column) for column in stacked.T])

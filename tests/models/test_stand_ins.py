@@ -1,0 +1,96 @@
+"""Stand-ins: a division that loses nothing, keeps the earliest takers and gives nothing away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coheat.data.dataset import BundleData, pairs, relation
+from coheat.data.synthetic import planted_world
+from coheat.models.stand_ins import LEVELS, StandIns, complete_share, divide, without_explained
+from coheat.testing import bundle_data, id_pairs, small_data
+
+
+def division(data: BundleData, seed: int = 0) -> StandIns:
+    return divide(data, np.random.default_rng(seed))
+
+
+@given(bundle_data(), st.integers(0, 5))
+def test_nothing_is_lost_and_nothing_is_in_both(data: BundleData, seed: int) -> None:
+    found = division(data, seed)
+    kept = id_pairs(found.kept.user_bundle, data.users, data.bundles)
+    hidden = id_pairs(found.held_out, data.users, data.bundles)
+    assert not kept & hidden
+    assert kept | hidden == id_pairs(data.user_bundle, data.users, data.bundles)
+
+
+@given(bundle_data(), st.integers(0, 5))
+def test_stand_ins_keep_a_level_and_others_keep_a_taker(data: BundleData, seed: int) -> None:
+    found = division(data, seed)
+    left, had = found.kept.popularity, data.popularity
+    assert set(left[found.is_stand_in]) <= {0, *LEVELS}
+    assert (left[found.is_stand_in] < had[found.is_stand_in]).all()
+    assert (left[~found.is_stand_in & (had > 0)] > 0).all()
+
+
+def test_new_ones_are_as_popular_as_any() -> None:
+    rng = np.random.default_rng(0)
+    popularity = rng.permutation(np.repeat([1, 2, 5, 30], 250))
+    users = np.concatenate([rng.permutation(400)[:n] for n in popularity])
+    bundles = np.repeat(np.arange(1000), popularity)
+    data = small_data([(f"{u:03}", f"{b:04}") for u, b in zip(users, bundles, strict=True)])
+    found = division(data)
+    new = found.is_stand_in & (found.kept.popularity == 0)
+    assert new.sum() == pytest.approx(80, abs=2)
+    assert data.popularity[new].mean() == pytest.approx(data.popularity.mean(), rel=0.1)
+    assert set(found.kept.popularity[found.is_stand_in]) == {0, *LEVELS}
+
+
+def test_dated_stand_ins_keep_their_earliest_takers() -> None:
+    rng = np.random.default_rng(3)
+    took = [(f"{u:02}", f"{b:02}") for u in range(40) for b in range(30) if rng.random() < 0.7]
+    data = small_data(took, timestamps=rng.permutation(len(took)))
+    found = division(data)
+    assert data.timestamps is not None
+    assert found.kept.timestamps is not None
+    users, bundles = pairs(data.user_bundle)
+    when = dict(zip(zip(users, bundles, strict=True), data.timestamps, strict=True))
+    assert list(found.kept.timestamps) == [
+        when[pair] for pair in zip(*pairs(found.kept.user_bundle), strict=True)
+    ]
+    for bundle in np.flatnonzero(found.is_stand_in & (found.kept.popularity > 0)):
+        kept = [when[u, bundle] for u in found.kept.user_bundle[:, [bundle]].nonzero()[0]]
+        hidden = [when[u, bundle] for u in found.held_out[:, [bundle]].nonzero()[0]]
+        assert max(kept) < min(hidden)
+
+
+def test_the_same_generator_gives_the_same_division() -> None:
+    data = planted_world().train
+    one, same, other = division(data, 1), division(data, 1), division(data, 2)
+    assert (one.held_out != same.held_out).nnz == 0
+    assert (one.held_out != other.held_out).nnz > 0
+
+
+def test_what_only_held_out_bundles_explain_is_taken_from_the_users_items() -> None:
+    held = relation([0, 0, 1, 1, 2], [0, 1, 1, 2, 3], (3, 4))  # bundles of two, two and one items
+    kept, hidden = relation([0], [0], (1, 3)), relation([0], [1], (1, 3))
+    owned = relation([0, 0, 0, 0], [0, 1, 2, 3], (1, 4))
+    left = without_explained(owned, kept, hidden, held)
+    assert list(left.indices) == [0, 1, 3]  # 2 is only in the hidden bundle, 1 in both, 3 in neither
+
+
+def test_items_that_come_with_a_bundle_leave_with_it_and_others_stay() -> None:
+    data = planted_world().train
+    apart = division(data)
+    assert complete_share(data) < 0.5
+    assert apart.kept.user_item is data.user_item
+    comes_with = relation(*pairs(data.user_bundle @ data.bundle_item), data.user_item.shape)
+    bought = replace(data, user_item=comes_with)
+    assert complete_share(bought) == 1.0
+    found = division(bought)
+    explained = found.kept.user_bundle @ data.bundle_item
+    assert (found.kept.user_item - found.kept.user_item.multiply(explained.sign())).sum() == 0

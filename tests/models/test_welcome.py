@@ -1,0 +1,62 @@
+"""Welcome: with the offsets found, stand-ins fill the places that were asked for, counted one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coheat.models.curves import COUNTS
+from coheat.models.welcome import FADE, LIST, Contest, between
+
+KNOTS = np.array(COUNTS)
+
+
+def shop(n_users: int = 500) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scores in which some levels of stand-ins stand higher than others, and the evidence of all bundles."""
+    rng = np.random.default_rng(0)
+    kept = np.concatenate([rng.integers(20, 200, 300), np.repeat([0, 1, 4], 60)])
+    is_stand_in = np.arange(480) >= 300
+    popularity = np.where(is_stand_in, kept + rng.integers(10, 60, 480), kept)
+    scores = rng.normal(size=(n_users, 480)) + np.select([kept == 1, kept == 4], [2.0, -1.0], 0.0)
+    return scores.astype(np.float32), is_stand_in, kept, popularity
+
+
+def shares(
+    scores: np.ndarray, offsets: np.ndarray, is_stand_in: np.ndarray, kept: np.ndarray
+) -> dict[int, float]:
+    """The obvious way: rank every list, count the places of each level."""
+    moved = scores + np.where(is_stand_in, np.interp(kept, KNOTS, offsets), 0.0)
+    best = np.argsort(-moved, axis=1, kind="stable")[:, :LIST]
+    return {level: float((is_stand_in & (kept == level))[best].mean()) for level in (0, 1, 4)}
+
+
+@pytest.mark.parametrize("welcome", [0.5, 1.0, 2.0])
+def test_every_level_fills_its_places_and_the_welcome_fades(welcome: float) -> None:
+    scores, is_stand_in, kept, popularity = shop()
+    offsets = Contest.of(scores, is_stand_in, kept, popularity).offsets(welcome, KNOTS)
+    found = shares(scores, offsets, is_stand_in, kept)
+    for level, share in found.items():
+        fair = popularity[is_stand_in & (kept == level)].sum() / popularity.sum()
+        wanted = fair * (1 + (welcome - 1) / np.sqrt(1 + level / FADE))
+        assert share == pytest.approx(wanted, rel=0.3)
+
+
+def test_offsets_rise_with_the_welcome_and_end_where_takers_are_many() -> None:
+    scores, is_stand_in, kept, popularity = shop()
+    contest = Contest.of(scores, is_stand_in, kept, popularity)
+    lines = [contest.offsets(welcome, KNOTS) for welcome in (0.0, 0.5, 1.0, 2.0, 4.0, 100.0)]
+    assert all((np.diff([line[at] for line in lines]) > 0).all() for at in range(3))
+    assert all((line[KNOTS >= 16] == 0).all() for line in lines)
+    assert sum(shares(scores, lines[-1], is_stand_in, kept).values()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_without_stand_ins_there_is_nothing_to_add() -> None:
+    scores, _, kept, popularity = shop(5)
+    contest = Contest.of(scores, np.zeros(480, dtype=bool), kept, popularity)
+    assert not contest.offsets(2.0, KNOTS).any()
+
+
+def test_the_knob_can_stand_between_two_values() -> None:
+    offsets = [np.array([-2.0, 0.0]), np.array([0.0, 4.0])]
+    assert between([1.0, 2.0], offsets, 1.5) == pytest.approx([-1.0, 2.0])
+    assert between([1.0, 2.0], offsets, 9.0) == pytest.approx([0.0, 4.0])
