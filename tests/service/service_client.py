@@ -51,6 +51,10 @@ async def started(
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
+        while (await client.get("/health/ready")).status_code != 200:
+            if app.state.coheat.failure is not None:
+                raise app.state.coheat.failure
+            await asyncio.sleep(0.005)
         yield client
 
 

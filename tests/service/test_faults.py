@@ -23,8 +23,9 @@ from service_reload import reload_rounds
 from service_soak import soak
 
 from coheat.service.metrics import Metrics
+from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import BundleChange, Interaction, SqliteStore, StoreError
+from coheat.service.store import BundleChange, Interaction, StoreError
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ def test_a_damaged_database_is_refused_and_left_as_it_is(stored: Path) -> None:
         whole[: len(whole) // 2],
     ):
         stored.write_bytes(damaged)
-        with pytest.raises(StoreError, match=r"store.sqlite: .*(restore it from a copy|move it away)"):
+        with pytest.raises(StoreError, match=r"store.sqlite: .*(restore it from a backup|move it away)"):
             list(SqliteStore(stored).bundles())
         assert stored.read_bytes() == damaged
         stored.with_name("store.sqlite-wal").unlink(missing_ok=True)
@@ -245,6 +246,7 @@ def test_a_clock_that_goes_back_changes_nothing(run: Path, tmp_path: Path) -> No
     assert [(c.bundle_id, c.item_ids) for c in store.bundles()] == [("a", ("item-3",)), ("b", None)]
     assert [(i.user_id, i.bundle_id) for i in store.interactions()] == [("user-1", "a")]
     state = State(run, store, Metrics())
+    state.catch_up()
     assert state.served.recommender.bundle("a").popularity == 1
     state.close()
 
@@ -254,8 +256,9 @@ def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
     first = store.put_bundle("ä/🧺\0", ["'; DROP TABLE bundles", "\n"], "model")
     second = store.add_interaction("u", "ä/🧺\0")
     assert store.last_sequence() == second > first
-    assert store.created_on("ä/🧺\0") == "model"
-    assert list(store.bundles()) == [BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model")]
+    assert store.takers("ä/🧺\0") == ["u"]
+    written = BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model", born=first)
+    assert list(store.bundles()) == [written] == [store.bundle("ä/🧺\0")]
     assert list(store.bundles(first)) == []
     assert list(store.interactions(first)) == [Interaction(second, "u", "ä/🧺\0")]
     store.close()

@@ -41,6 +41,7 @@ COMMANDS = (
     "reproduce",
     "tune",
     "serve",
+    "state",
     "doctor",
 )
 

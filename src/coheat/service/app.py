@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from coheat.service.keys import KeyRing
 from coheat.service.metrics import Metrics
 from coheat.service.problems import add_handlers
 from coheat.service.routes import router
-from coheat.service.served import warm_up
+from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import SqliteStore, Store
+from coheat.service.store import Store
 
 log = logging.getLogger("coheat.service")
 WEB = Path(__file__).parent / "web"
@@ -68,26 +68,26 @@ def create_app(
     _describe_keys(app)
     app.mount("/", StaticFiles(directory=WEB, html=True, check_dir=False), name="explorer")
     app.add_middleware(
-        Gate, keys=KeyRing(state_directory / "keys.json"), metrics=metrics, limits=limits or Limits()
+        Gate,
+        keys=KeyRing(state_directory / "keys.json"),
+        metrics=metrics,
+        limits=limits or Limits(),
+        has_started=lambda: state.caught_up,
     )
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Warm up beside the first requests; at the end finish what is in work and let go of the store."""
+    """Catch up beside the first requests; at the end finish what is in progress and let go of the store."""
     state: State = app.state.coheat
 
-    async def warm() -> None:
-        await state.ask(lambda _: warm_up(state.served))
-        state.ready = True
-        state.metrics.ready.set(1)
-
-    warming = asyncio.create_task(warm())
+    starting = asyncio.create_task(state.start())
     try:
         yield
     finally:
-        warming.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
         state.close()
 
 

@@ -60,8 +60,8 @@ async def create_bundle(request: Request, bundle: schemas.NewBundle) -> Response
 @router.get("/bundles/{bundle_id}", response_model=schemas.Bundle, responses=responses(404), tags=["bundles"])
 async def bundle(request: Request, bundle_id: PathId) -> Response:
     """What a bundle is made of, and how it stands."""
-    found = await state_of(request).ask(lambda model: require_bundle(model, bundle_id).bundle(bundle_id))
-    return answer(_written(Written(found, [], created=False)))
+    state = state_of(request)
+    return answer(_written(await state.ask(lambda model: state.described(model, bundle_id))))
 
 
 @router.put(

@@ -71,8 +71,11 @@ class Refused(Exception):
 class Gate:
     """The ASGI application around the application."""
 
-    def __init__(self, app: App, keys: KeyRing, metrics: Metrics, limits: Limits):
+    def __init__(
+        self, app: App, keys: KeyRing, metrics: Metrics, limits: Limits, has_started: Callable[[], bool]
+    ):
         self.app, self.keys, self.metrics, self.limits = app, keys, metrics, limits
+        self.has_started = has_started
         self.in_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,6 +132,9 @@ class Gate:
                 self._check_key(scope, headers.get("x-api-key", ""))
         else:
             _check_local(headers)
+        if scope["path"].startswith("/v1") and not self.has_started():
+            starting = "it has just been started and is catching up with what was written; try again soon"
+            raise Refused(503, starting, "starting", {"Retry-After": "1"})
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > self.limits.body_bytes:
             raise Refused(413, f"the body may have {self.limits.body_bytes} bytes at most", "body")

@@ -74,7 +74,7 @@ def add_handlers(app: FastAPI) -> None:
     async def ours(request: Request, error: CoheatError) -> Response:
         if isinstance(error, StoreError):
             log.error("request %s: %s", request.state.id, error)
-            return problem(503, "the disk does not take it now; nothing was changed", request.state.id)
+            return problem(503, error.reason, request.state.id)
         return problem(status_of(error), str(error), request.state.id)
 
     @app.exception_handler(StarletteHTTPException)

@@ -213,7 +213,7 @@ def _described(state: State) -> dict[str, Any]:
         "best_epoch": description["best_epoch"],
         "metrics": description["metrics"],
         "n_users": len(served.recommender.users.ids),
-        "n_bundles": len(served.recommender.bundle_ids),
+        "n_bundles": len(served.recommender.popularity),
         "n_items": len(served.recommender.items.ids),
         "waiting": served.waiting,
     }

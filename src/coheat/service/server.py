@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from coheat.errors import ConfigError
 from coheat.service.app import create_app
 from coheat.service.gate import Limits, is_loopback
 from coheat.service.keys import KeyRing
-from coheat.service.state import lock_directory
+from coheat.service.state import State, lock_directory, release
 
 SECONDS_TO_FINISH = 30
 SECONDS_KEPT_OPEN = 75
@@ -68,9 +67,23 @@ def run_server(
             timeout_graceful_shutdown=SECONDS_TO_FINISH,
             timeout_keep_alive=SECONDS_KEPT_OPEN,
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        state: State = app.state.coheat
+        _Server(config, state).run(sockets=[listener])
+        if state.failure is not None:
+            raise state.failure
     finally:
-        os.close(lock)
+        release(lock)
+
+
+class _Server(uvicorn.Server):
+    """Ends by itself where the model cannot be brought up to date."""
+
+    def __init__(self, config: uvicorn.Config, state: State):
+        super().__init__(config)
+        self.state = state
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self.state.failure is not None
 
 
 def _check_open(address: Address, keys: KeyRing) -> None:
