@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from service_common import SMALL, write_random_artifact
 
 from coheat.service.app import create_app
-from coheat.service.gate import Limits
+from coheat.service.limits import Limits
 from coheat.service.store import Store
 
 

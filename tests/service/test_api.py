@@ -14,7 +14,7 @@ import pytest
 from service_client import linked_run, publish, with_client
 
 from coheat.recommender import Recommender
-from coheat.service.gate import Limits
+from coheat.service.limits import Limits
 
 
 @pytest.fixture
@@ -379,6 +379,7 @@ def test_readiness_follows_warming_up(run: Path) -> None:
                 break
             assert answer.status_code == 503
             await asyncio.sleep(0.01)
-        assert answer.json() == {"status": "ready"}
+        parts = dict.fromkeys(("model", "store", "keys", "service"), "ok")
+        assert answer.json() == {"status": "ready", **parts}
 
     with_client(run, check)

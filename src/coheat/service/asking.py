@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def _decoded(sent: str) -> str:
-    """An id from a path: percent-encoded UTF-8, any character allowed (see `gate.py`)."""
+    """An id from a path: percent-encoded UTF-8, any character allowed (see `middleware.py`)."""
     try:
         name = unquote_to_bytes(sent).decode("utf-8")
     except UnicodeDecodeError:

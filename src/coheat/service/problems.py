@@ -26,16 +26,18 @@ EXPLAINED = {
     405: "This address does not know this method.",
     408: "The body did not arrive in time.",
     409: "It is there already.",
+    412: "It is no longer as the header If-Match says.",
     413: "The body is too large.",
     422: "The request is well-formed, but not one that can be answered; the detail says why.",
+    429: "Too many wrong keys; the header Retry-After says when to try again.",
     500: "A fault of ours; the request id finds it in the log.",
-    503: "Too much in work, or the disk does not take it; nothing was changed.",
+    503: "Too much in progress, or the disk does not take it; nothing was changed.",
 }
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These answers, and those that every route may give, for the OpenAPI document."""
-    every = {400, 401, 403, 405, 408, 413, 422, 500, 503, *statuses}
+    every = {400, 401, 403, 404, 405, 408, 413, 422, 429, 500, 503, *statuses}
     schema = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": EXPLAINED[status], "content": schema, "model": None}

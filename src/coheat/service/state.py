@@ -262,6 +262,10 @@ class State:
             await self._store(lambda: self.store.add_interaction(user_id, bundle_id), "interaction")
             return await self.ask(lambda model: model.record(user_id, bundle_id))
 
+    async def check_store(self) -> None:
+        """Raise `StoreError` where the next write would fail."""
+        await self._on_disk(self.store.check)
+
     async def _store(self, write: Callable[[], int], kind: str) -> None:
         started = time.perf_counter()
         await self._on_disk(write)
