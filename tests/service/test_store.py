@@ -18,8 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from coheat.service.locking import lock_directory, release
 from coheat.service.sqlite_store import SqliteStore
-from coheat.service.state import lock_directory, release
 from coheat.service.store import StoreError
 
 START = "from coheat.cli import main; main()"

@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from coheat import __version__
 from coheat.service import schemas
+from coheat.service.addresses import Addresses
 from coheat.service.health import OK, Readiness
 from coheat.service.keys import KeyRing
 from coheat.service.limits import Limits
@@ -53,7 +54,7 @@ def create_app(
     metrics = Metrics()
     store = store or SqliteStore(state_directory / "store.sqlite")
     try:
-        state = State(run, store, metrics, welcome)
+        state = State(run, store, metrics, welcome, log_ids)
     except BaseException:
         store.close()
         raise
@@ -79,6 +80,7 @@ def create_app(
         Middleware,
         keys=keys,
         metrics=metrics,
+        addresses=Addresses(app.openapi),
         limits=limits or Limits(),
         has_started=lambda: state.caught_up,
         log_ids=log_ids,

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from coheat.errors import ConfigError
 from coheat.service import sqlite_format as form
+from coheat.service.locking import lock_directory, release
 from coheat.service.sqlite_format import ADVICE, checksum, damaged
-from coheat.service.state import lock_directory, release
 from coheat.service.store import StoreError
 
 STORE = "store.sqlite"

@@ -27,10 +27,10 @@ events = logging.getLogger("coheat.service.events")
 """Requests and writes; others' messages go to loggers of their own."""
 
 
-def event(kind: str, **fields: Any) -> None:
+def event(what: str, /, **fields: Any) -> None:
     """Write down that something happened."""
     if events.isEnabledFor(logging.INFO):
-        events.info(kind, extra={"fields": fields})
+        events.info(what, extra={"fields": fields})
 
 
 class JsonLines(logging.Formatter):

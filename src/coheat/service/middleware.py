@@ -8,10 +8,8 @@ it was sent, where an encoded slash divides nothing, and the routes decode their
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
-import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
@@ -22,7 +20,10 @@ from urllib.parse import quote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 
 from coheat.errors import CoheatError
+from coheat.recommender.ids import shortened
 from coheat.service import logs
+from coheat.service.addresses import Addresses, unknown_parameters
+from coheat.service.admission import Bodies, Receive, Refused, WrongKeys
 from coheat.service.keys import KeyRing
 from coheat.service.limits import Limits
 from coheat.service.metrics import Metrics
@@ -31,7 +32,6 @@ from coheat.service.problems import problem
 log = logging.getLogger("coheat.service")
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -52,14 +52,6 @@ READING_POSTS = {"/v1/previews", "/v1/recommendations"}
 """They answer a question that does not fit into an address, and change nothing."""
 
 
-class Refused(Exception):
-    """A request that is not let in."""
-
-    def __init__(self, status: int, detail: str, reason: str, headers: dict[str, str] | None = None):
-        super().__init__(detail)
-        self.status, self.detail, self.reason, self.headers = status, detail, reason, headers or {}
-
-
 class Middleware:
     """The ASGI application around the application."""
 
@@ -69,12 +61,14 @@ class Middleware:
         keys: KeyRing,
         metrics: Metrics,
         limits: Limits,
+        addresses: Addresses,
         has_started: Callable[[], bool],
         log_ids: bool = False,
         health_port: int | None = None,
     ):
         self.app, self.keys, self.metrics, self.limits = app, keys, metrics, limits
-        self.has_started, self.log_ids, self.health_port = has_started, log_ids, health_port
+        self.addresses, self.has_started = addresses, has_started
+        self.log_ids, self.health_port = log_ids, health_port
         self.bodies = Bodies(limits)
         self.wrong_keys = WrongKeys(limits.refused_keys)
         self.in_progress = 0
@@ -91,7 +85,7 @@ class Middleware:
         scope["state"]["id"] = secrets.token_hex(8)
         logs.request_id.set(scope["state"]["id"])
         logs.key_name.set(None)
-        answer = Answer(send, scope["state"]["id"])
+        answer = Answer(send, scope["state"]["id"], has_body=scope["method"] != "HEAD")
         try:
             await self._let_through(scope, receive, answer)
         finally:
@@ -99,7 +93,8 @@ class Middleware:
 
     def _note(self, scope: Scope, answer: Answer, seconds: float) -> None:
         """Count a request, and write it down."""
-        route = getattr(scope.get("route"), "path", "unmatched")
+        address = self.addresses.find(scope["path"])
+        route = address.template if address else "unmatched" if _is_guarded(scope["path"]) else "page"
         method = _known(scope["method"])
         self.metrics.requests.labels(method, route, str(answer.status)).inc()
         self.metrics.seconds.labels(route).observe(seconds)
@@ -123,12 +118,16 @@ class Middleware:
         request_id = scope["state"]["id"]
         try:
             if scope["path"].startswith("/health/"):  # a probe is answered however busy we are
-                await self.app(scope, receive, answer)
+                self._check_address(scope)
+                seen = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self.app(seen, receive, answer)
                 return
             self._check(scope)
             body = await self.bodies.read(receive)
             with self._place(scope, answer):
-                await self.app(scope, _given(body, receive), answer)
+                # A HEAD is a GET of which only the head is sent.
+                seen = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self.app(seen, _given(body, receive), answer)
         except Refused as refused:
             self.metrics.refused.labels(refused.reason).inc()
             answer.refused = refused.reason
@@ -179,6 +178,7 @@ class Middleware:
                 self._check_key(scope, headers.get("x-api-key", ""))
         else:
             _check_local(headers)
+        self._check_address(scope)
         if _is_guarded(scope["path"]):
             self._check_busy()
         if scope["path"].startswith("/v1") and not self.has_started():
@@ -187,6 +187,25 @@ class Middleware:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > self.limits.body_bytes:
             raise Refused(413, f"the body may have {self.limits.body_bytes} bytes at most", "body")
+
+    def _check_address(self, scope: Scope) -> None:
+        """Whether there is such an address, with this method and these parameters."""
+        path, method = scope["path"], scope["method"]
+        address = self.addresses.find(path)
+        if address is None:
+            if _is_guarded(path) or path.startswith("/health/"):
+                raise Refused(404, "there is no such address; /openapi.json names all", "address")
+            if method not in ("GET", "HEAD"):
+                raise Refused(405, f"a page is not for {_known(method)}", "method", {"Allow": "GET, HEAD"})
+            return
+        if method not in address.methods and not (method == "HEAD" and "GET" in address.methods):
+            detail = f"{address.template} does not know {_known(method)}, but {address.allow}"
+            raise Refused(405, detail, "method", {"Allow": address.allow})
+        unknown = unknown_parameters(address, "GET" if method == "HEAD" else method, scope["query_string"])
+        if unknown:
+            known = ", ".join(sorted(address.methods.get(method, ()))) or "none"
+            detail = f"unknown parameter {shortened(unknown[0])}; {address.template} knows: {known}"
+            raise Refused(422, detail, "parameter")
 
     def _keys_required(self) -> bool:
         try:
@@ -210,78 +229,6 @@ class Middleware:
             raise Refused(403, "this key may only read; use one with the scope write", "scope")
 
 
-class Bodies:
-    """Bodies that are arriving: each in time, none too long, and not too much of all of them.
-
-    They are read before a request takes one of the places, so that a slow one keeps nobody out.
-    """
-
-    def __init__(self, limits: Limits):
-        self.limits = limits
-        self.arriving: dict[asyncio.Task[Any], int] = {}
-        self.given_up: set[asyncio.Task[Any]] = set()
-
-    async def read(self, receive: Receive) -> bytes:
-        task = asyncio.current_task()
-        assert task is not None
-        body = bytearray()
-        self.arriving[task] = 0
-        try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Refused(400, "the connection ended before the body did", "gone")
-                    body += message.get("body", b"")
-                    if len(body) > self.limits.body_bytes:
-                        detail = f"the body may have {self.limits.body_bytes} bytes at most"
-                        raise Refused(413, detail, "body", {"Connection": "close"})
-                    if not message.get("more_body", False):
-                        return bytes(body)
-                    self.arriving[task] = len(body)
-                    self._make_room()
-        except TimeoutError:
-            raise _too_slow() from None
-        except asyncio.CancelledError:
-            if task not in self.given_up:
-                raise
-            task.uncancel()
-            raise _too_slow() from None
-        finally:
-            self.arriving.pop(task, None)
-            self.given_up.discard(task)
-
-    def _make_room(self) -> None:
-        """Give up the largest of those that are not whole yet, where all together are too much."""
-        while sum(self.arriving.values()) > self.limits.all_bodies_bytes:
-            largest = max(self.arriving, key=lambda task: self.arriving[task])
-            self.arriving[largest] = 0
-            self.given_up.add(largest)
-            largest.cancel()
-
-
-def _too_slow() -> Refused:
-    return Refused(408, "the body did not arrive in time", "slow", {"Connection": "close"})
-
-
-class WrongKeys:
-    """Counts wrong keys by peer, for a minute; who shows too many has to wait."""
-
-    def __init__(self, most: int):
-        self.most = most
-        self.counts: dict[str, int] = {}
-        self.since = time.monotonic()
-
-    def wait(self, peer: str) -> int:
-        """Count one more; the seconds to wait, or 0."""
-        now = time.monotonic()
-        if now - self.since > 60 or len(self.counts) > 100_000:
-            self.counts.clear()
-            self.since = now
-        self.counts[peer] = self.counts.get(peer, 0) + 1
-        return 0 if self.counts[peer] <= self.most else max(1, math.ceil(self.since + 60 - now))
-
-
 def _given(body: bytes, receive: Receive) -> Receive:
     """`receive` of a body that is there already."""
     taken = False
@@ -299,7 +246,8 @@ def _given(body: bytes, receive: Receive) -> Receive:
 class Answer:
     """`send` that adds our headers and remembers the status."""
 
-    def __init__(self, send: Send, request_id: str):
+    def __init__(self, send: Send, request_id: str, has_body: bool = True):
+        self.has_body = has_body
         self.send, self.request_id, self.status, self.n_bytes = send, request_id, 0, 0
         self.refused: str | None = None
         self.on_start: Callable[[], None] | None = None
@@ -319,6 +267,8 @@ class Answer:
                 headers[name] = value
             headers["X-Request-ID"] = self.request_id
             headers.setdefault("Cache-Control", "no-cache")
+        if message["type"] == "http.response.body" and not self.has_body:
+            message = {**message, "body": b""}
         self.n_bytes += len(message.get("body", b""))
         await self.send(message)
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from coheat.errors import CoheatError, UnknownIdError
 from coheat.service.schemas import Problem
+from coheat.service.state import Conflict, PreconditionFailed
 from coheat.service.store import StoreError
 
 log = logging.getLogger("coheat.service")
@@ -63,9 +64,13 @@ def problem(status: int, detail: str, request_id: str, headers: dict[str, str] |
 
 
 def status_of(error: CoheatError) -> int:
-    """Unknown ids are 404, a disk that refuses 503; every other error of ours is the question's: 422."""
+    """What an error of ours is called on the wire; where nothing else fits, the question was wrong: 422."""
     if isinstance(error, UnknownIdError):
         return 404
+    if isinstance(error, Conflict):
+        return 409
+    if isinstance(error, PreconditionFailed):
+        return 412
     return 503 if isinstance(error, StoreError) else 422
 
 

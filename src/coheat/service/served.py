@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from coheat.recommender.scoring import People
 from coheat.service.store import BundleChange, Store
 from coheat.storage import read_json
 
+log = logging.getLogger("coheat.service")
 WARMING_USERS = 16
 AT_ONCE = 50_000
 """Interactions recorded in one go."""
@@ -189,9 +191,24 @@ class Codes(dict[str, int]):
 def load(run: Path, generation: int, welcome: float | None = None) -> LoadedModel:
     """Load a run's model and check it; what was written since is not in it yet (see `LoadedModel.replay`).
 
-    `welcome` turns the knob of a model that has one (see `Recommender.load`).
+    `welcome` turns the knob of a model that has one (see `Recommender.load`). Whatever reading a strange file
+    raises becomes an `ArtifactError`: a service must not end by it.
     """
+    try:
+        return _load(run, generation, welcome)
+    except CoheatError:
+        raise
+    except Exception as error:
+        log.warning("%s cannot be loaded", run, exc_info=True)
+        said = f"{type(error).__name__}: {str(error)[:200]}" if str(error) else type(error).__name__
+        raise ArtifactError(
+            f"{run}: cannot be read ({said}); it is damaged, or no artifact; train or copy it again"
+        ) from error
+
+
+def _load(run: Path, generation: int, welcome: float | None) -> LoadedModel:
     index = _index(run)
+    _check_files(index.parent)
     before = read_json(index) if index.exists() else {}
     recommender = Recommender.load(run, welcome)
     if read_json(index) != before:
@@ -218,6 +235,19 @@ def warm_up(loaded: LoadedModel) -> None:
     people = People(rows, moment.model.users[rows])
     if not np.isfinite(moment.scoring.of_people(people, moment.catalogue, None, None)).all():
         raise ArtifactError("the model gives scores that are not finite numbers; train again")
+
+
+def _check_files(directory: Path) -> None:
+    """Only plain files are read: a pipe in the place of one would be waited for, for ever."""
+    try:
+        files = list(directory.iterdir()) if directory.is_dir() else []
+        strange = [one.name for one in files if not (one.is_file() or one.is_dir())]
+    except OSError as error:
+        raise ArtifactError(f"{directory}: cannot be read ({error.strerror})") from None
+    if strange:
+        raise ArtifactError(
+            f"{directory}: {strange[0]} is not a plain file; train or copy the artifact again"
+        )
 
 
 def _index(run: Path) -> Path:

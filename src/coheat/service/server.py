@@ -23,10 +23,11 @@ from coheat.service.connections import Connection, Connections
 from coheat.service.health import Readiness
 from coheat.service.keys import KeyRing
 from coheat.service.limits import Limits, usable_connections
+from coheat.service.locking import lock_directory, release
 from coheat.service.logs import logging_to
 from coheat.service.metrics import Metrics
 from coheat.service.middleware import is_loopback
-from coheat.service.state import State, lock_directory, release
+from coheat.service.state import State
 
 SECONDS_TO_FINISH = 30
 HEAD_BYTES = 1 << 16

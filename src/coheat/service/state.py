@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +24,7 @@ from typing import Any, Literal, TypeVar
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.recommender import BundleInfo, Recommendation, Recommendations, Recommender, Recorded, UserInfo
 from coheat.recommender.ids import shortened
+from coheat.service import logs
 from coheat.service.metrics import Metrics
 from coheat.service.served import LoadedModel, Outdated, load, warm_up
 from coheat.service.store import Store, StoreError
@@ -86,9 +85,17 @@ Waiting = list[tuple[str, "asyncio.Future[UserList]"]]
 class State:
     """The model that answers now, the store, and the threads that work for them."""
 
-    def __init__(self, run: Path, store: Store, metrics: Metrics, welcome: float | None = None):
+    def __init__(
+        self,
+        run: Path,
+        store: Store,
+        metrics: Metrics,
+        welcome: float | None = None,
+        log_ids: bool = False,
+    ):
         """The model is loaded here; `catch_up` is to be called before it is asked."""
         self.run, self.store, self.metrics, self.welcome = run, store, metrics, welcome
+        self.log_ids = log_ids
         self.served = load(run, 1, welcome)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
@@ -177,7 +184,7 @@ class State:
             if not self.served.recommender.has_bundle(bundle_id):
                 return await self._add(bundle_id, item_ids)
             unknown = await self._check(bundle_id, item_ids, replacing=True)
-            await self._store(lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle")
+            await self._store(lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id)
 
             def change(model: Recommender) -> BundleInfo:
                 model.replace_bundles({bundle_id: item_ids})
@@ -192,7 +199,9 @@ class State:
         unknown = await self._check(bundle_id, item_ids, replacing=False)
         waited = bundle_id in self.served.waiting_bundles
         made_on = self.served.fingerprint
-        await self._store(lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle")
+        await self._store(
+            lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle", bundle_id
+        )
         takers = await self._on_disk(lambda: self.store.takers(bundle_id))
 
         def change(model: Recommender) -> BundleInfo:
@@ -245,7 +254,7 @@ class State:
             there = self.served.recommender.has_bundle(bundle_id)
             if bundle_id not in self.served.waiting_bundles:
                 require_bundle(self.served.recommender, bundle_id)
-            await self._store(lambda: self.store.remove_bundle(bundle_id), "removal")
+            await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
 
             def change(model: Recommender) -> None:
                 self.served.forget(bundle_id)
@@ -259,16 +268,28 @@ class State:
         """A user took a bundle; again it changes nothing."""
         async with self.changing:
             require_bundle(self.served.recommender, bundle_id)
-            await self._store(lambda: self.store.add_interaction(user_id, bundle_id), "interaction")
+            await self._store(
+                lambda: self.store.add_interaction(user_id, bundle_id), "interaction", bundle_id, user_id
+            )
             return await self.ask(lambda model: model.record(user_id, bundle_id))
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
         await self._on_disk(self.store.check)
 
-    async def _store(self, write: Callable[[], int], kind: str) -> None:
+    async def _store(self, write: Callable[[], int], kind: str, bundle_id: str, user_id: str = "") -> None:
+        """Write to the disk, and to the log who did it; ids of users only where that is wanted."""
         started = time.perf_counter()
-        await self._on_disk(write)
+        about = {"kind": kind, "bundle_id": bundle_id, "key": logs.key_name.get()}
+        if user_id and self.log_ids:
+            about["user_id"] = user_id
+        try:
+            sequence = await self._on_disk(write)
+        except StoreError as error:
+            self.metrics.failed_writes.labels(kind).inc()
+            logs.event("write failed", **about, reason=error.reason)
+            raise
+        logs.event("write", **about, sequence=sequence)
         self.metrics.write_seconds.observe(time.perf_counter() - started)
         self.metrics.writes.labels(kind).inc()
 
@@ -282,10 +303,12 @@ class State:
         async with self.reloading:
             try:
                 served = await self._load_aside()
-            except BaseException:
+            except Exception as error:
                 self.metrics.reloads.labels("failed").inc()
+                logs.event("reload failed", reason=str(error), key=logs.key_name.get())
                 raise
             self.metrics.reloads.labels("succeeded").inc()
+            logs.event("reload", generation=served.generation, key=logs.key_name.get())
             self._count()
             return served
 
@@ -375,35 +398,3 @@ def _deliver(waiting: Waiting, lists: dict[str, ListOrError]) -> None:
             answer.set_exception(found)
         else:
             answer.set_result(found)
-
-
-def lock_directory(directory: Path) -> list[int]:
-    """Hold a state directory against a second service; the system lets go of it however we end.
-
-    The directory itself is locked: nobody can step around that by removing a file. The file `lock` is what
-    earlier versions look at.
-    """
-    handles: list[int] = []
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handles.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
-        handles.append(os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600))
-        for handle in handles:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        release(handles)
-        raise StoreError(
-            f"{directory}: another service works on it; stop that one, or choose --state"
-        ) from None
-    except OSError as error:
-        release(handles)
-        raise StoreError(
-            f"{directory}: cannot be written ({error.strerror}); make it writable, or choose --state"
-        ) from None
-    return handles
-
-
-def release(handles: list[int]) -> None:
-    """Let go of a state directory."""
-    for handle in handles:
-        os.close(handle)
