@@ -115,8 +115,10 @@ def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
 class Server:
     """A service in a process of its own, as `coheat serve` starts it, on a free port."""
 
-    def __init__(self, run: Path, *options: str, seconds: float = 60.0, **popen: Any):
-        command = [sys.executable, "-c", START, "serve", str(run), "--port", "0", "--drain", "0", *options]
+    def __init__(self, run: Path, *options: str, seconds: float = 60.0, prelude: str = "", **popen: Any):
+        """`prelude` is Python that the process runs first."""
+        serve = ["serve", str(run), "--port", "0", "--drain", "0", *options]
+        command = [sys.executable, "-c", f"{prelude}\n{START}", *serve]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(

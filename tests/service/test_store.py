@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import shutil
 import sqlite3
 import stat
@@ -225,6 +226,25 @@ def test_files_that_change_under_its_feet_stop_all_writes(path: Path, ending: st
         store.put_bundle("f", ["5"], "model")
         store.close()
         assert _read_all(path) == (5, 2)
+
+
+def test_a_full_disk_is_known_until_there_is_room_again(path: Path) -> None:
+    store = SqliteStore(path)
+    store.put_bundle("d", ["4"], "model")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(StoreError, match="make room"):
+            store.put_bundle("e", ["x" * 1000], "model")
+        for _ in range(2):
+            with pytest.raises(StoreError, match="make room"):
+                store.check()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    store.check()
+    store.put_bundle("e", ["5"], "model")
+    store.close()
+    assert _read_all(path) == (5, 2)
 
 
 def test_files_are_private(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _reading(file: Path) -> Iterator[sqlite3.Connection]:
                 raise StoreError(
                     f"{file}: empty, or of an older format; start the service on it once, then try again"
                 )
-            if not has_log and connection.execute("SELECT in_use FROM state").fetchone() == (1,):
+            if not has_log and connection.execute("SELECT in_use FROM state").fetchone() in ((1,), (2,)):
                 raise StoreError(f"{file}: {form.BARE.format(log=form.log_of(file).name)}")
             yield connection
         finally:

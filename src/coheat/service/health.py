@@ -11,7 +11,7 @@ from coheat.service.keys import KeyRing
 from coheat.service.state import State
 from coheat.service.store import StoreError
 
-KEPT_SECONDS = 0.5
+KEPT_SECONDS = 0.2
 """Anybody may ask, so the disk is not looked at for everybody anew."""
 DISK_SECONDS = 2.0
 OK = "ok"

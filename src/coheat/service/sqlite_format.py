@@ -3,7 +3,7 @@
 SQLite notices a broken page, but not a flipped letter, a lost row or a counter that was set back. So every
 row has a checksum, and one row, `state`, counts the others and holds the latest sequence number.
 
-`state.in_use` is 1 in the file itself, not only in its log, while a service has it open: without the log
+`state.in_use` is not 0 in the file itself, not only in its log, while a service has it open: without the log
 such a file lacks the latest writes, and somebody who copied it alone is told so.
 """
 
@@ -44,6 +44,9 @@ CREATE TABLE interactions (
 );
 CREATE UNIQUE INDEX interactions_by_bundle ON interactions (bundle_id, user_id);
 """
+
+TOUCH = "UPDATE state SET in_use = CASE in_use WHEN 1 THEN 2 ELSE 1 END"
+"""Marks the file as in use. It changes something every time: what stays the same is not written at all."""
 
 
 def checksum(*values: object) -> int:

@@ -60,13 +60,13 @@ class SqliteStore:
         form.check_pages(self._connection, self.path)
         if version != form.FORMAT:
             form.migrate(self._connection, self.path)
-        if not had_log and run("SELECT in_use FROM state").fetchone() == (1,):
+        if not had_log and run("SELECT in_use FROM state").fetchone() in ((1,), (2,)):
             raise self._bare()
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")
         form.check_counts(self._connection, self.path)
         # A write into the file itself: a read-only or full disk says so now, not at the first order.
-        run("UPDATE state SET in_use = 1")
+        run(form.TOUCH)
         run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _bare(self) -> StoreError:
@@ -186,7 +186,7 @@ class SqliteStore:
             raise StoreError(f"{self.path}: the disk is nearly full; make room", "the disk is nearly full")
         if self._failed:  # whether it would still fail is known by trying only
             with self._writing(numbered=False):
-                self._connection.execute("UPDATE state SET in_use = 1")
+                self._connection.execute(form.TOUCH)
 
     def close(self) -> None:
         with self._writer, self._reader:
