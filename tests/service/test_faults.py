@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from service_chaos import rounds
 from service_client import linked_run, publish, started, with_client
 from service_common import SMALL, START, serving, write_random_artifact
 from service_faults import kill_rounds
@@ -49,6 +50,14 @@ def test_killed_at_random_moments_nothing_acknowledged_is_lost(run: Path) -> Non
     found = kill_rounds(run, kills=5, seed=1, longest=0.4)
     assert found["faults"] == []
     assert found["acknowledged"] > 20
+
+
+@pytest.mark.parametrize("fault", ["disk full", "store removed", "store cut off", "reload storm"])
+def test_faults_in_short(tmp_path: Path, fault: str) -> None:
+    """The whole matrix: benchmarks/service_chaos.py."""
+    found = rounds(tmp_path, fault, 2)
+    assert found["faults"] == []
+    assert found["acknowledged"] > 5
 
 
 def test_reloads_under_load_fail_no_request(tmp_path: Path) -> None:

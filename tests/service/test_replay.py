@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -110,6 +111,44 @@ def test_a_bundle_replaced_during_a_reload_keeps_who_took_it(tmp_path: Path) -> 
             rows = (await client.get("/v1/recommendations/user-1?k=100")).json()["recommendations"]
             assert "X" not in {row["bundle_id"] for row in rows}
 
+    asyncio.run(go())
+
+
+def test_a_write_whose_fate_is_uncertain_is_seen_by_all_or_by_nobody(tmp_path: Path) -> None:
+    run = linked_run(tmp_path)
+
+    class Vanishing(SqliteStore):
+        """Its file is removed between two moments: after a write was checked, and before it is written."""
+
+        vanishes = False
+
+        def _sum_up(self) -> None:
+            super()._sum_up()
+            if self.vanishes:
+                os.link(self.path, tmp_path / "kept")
+                self.path.unlink()
+
+    async def go() -> None:
+        store = Vanishing(tmp_path / "store.sqlite")
+        async with started(run, tmp_path / "state", store=store) as client:
+            await publish(client, "before", ["item-1"])
+            store.vanishes = True
+            refused = await publish(client, "uncertain", ["item-1"])
+            assert (refused.status_code, "store.sqlite was removed" in refused.json()["detail"]) == (
+                503,
+                True,
+            )
+            store.vanishes = False
+            assert (await publish(client, "during", ["item-1"])).status_code == 503
+            assert (await client.get("/v1/bundles/uncertain")).status_code == 404
+            (tmp_path / "kept").replace(store.path)
+            assert (await publish(client, "after", ["item-1"])).status_code == 201
+            there = [(await client.get(f"/v1/bundles/{name}")).status_code for name in names]
+        assert there == [200, 200, 404, 200]
+        async with started(run, tmp_path / "state", store=SqliteStore(tmp_path / "store.sqlite")) as client:
+            assert [(await client.get(f"/v1/bundles/{name}")).status_code for name in names] == there
+
+    names = ("before", "uncertain", "during", "after")
     asyncio.run(go())
 
 

@@ -69,6 +69,10 @@ class LoadedModel:
             self.recall(name, store.takers(name))
         self.sequence = until
 
+    def reached(self, sequence: int) -> None:
+        """A change with this number was made, after all before it."""
+        self.sequence = max(self.sequence, sequence)
+
     def recall(self, bundle_id: str, takers: Sequence[str]) -> None:
         """Record who took a bundle before this model could place it."""
         self.waiting_interactions.pop(bundle_id, None)

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +99,7 @@ class State:
         self.served = load(run, 1, welcome)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
-        self.caught_up = self.ready = False
+        self.caught_up = self.ready = self.is_uncertain = False
         self.failure: Exception | None = None
         self._model = ThreadPoolExecutor(1, "model")
         self._disk = ThreadPoolExecutor(1, "disk")
@@ -152,11 +152,22 @@ class State:
 
     # --- changes --------------------------------------------------------------------------------
 
+    @contextlib.asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """One change at a time; before it, what the store may hold from one that was refused is made, too."""
+        async with self.changing:
+            if self.is_uncertain:
+                await self._on_disk(self.store.check)
+                await self.ask(lambda _: self.served.replay(self.store))
+                self.is_uncertain = False
+                self._count()
+            yield
+
     async def create_bundle(
         self, bundle_id: str, item_ids: Sequence[str], request: str | None = None
     ) -> Written:
         """Publish a bundle that is not there yet; `request` names the one that asks, if it may ask again."""
-        async with self.changing:
+        async with self._change():
             has_bundle = self.served.recommender.has_bundle(bundle_id)
             if has_bundle and request is not None and await self._was_made_by(bundle_id, request):
                 return replace(await self._current(bundle_id), created=True)
@@ -179,17 +190,20 @@ class State:
         self, bundle_id: str, item_ids: Sequence[str], matching: str | None = None
     ) -> Written:
         """Give a bundle other items, or publish it where there is none."""
-        async with self.changing:
+        async with self._change():
             await self._check_match(bundle_id, matching)
             if not self.served.recommender.has_bundle(bundle_id):
                 return await self._add(bundle_id, item_ids)
             unknown = await self._check(bundle_id, item_ids, replacing=True)
-            await self._store(lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id)
+            sequence = await self._store(
+                lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id
+            )
 
             def change(model: Recommender) -> BundleInfo:
                 model.replace_bundles({bundle_id: item_ids})
                 self.served.waiting_bundles.discard(bundle_id)
                 self.served.note_unknown(bundle_id, unknown)
+                self.served.reached(sequence)
                 return model.bundle(bundle_id)
 
             return Written(await self.ask(change), unknown, created=False)
@@ -199,7 +213,7 @@ class State:
         unknown = await self._check(bundle_id, item_ids, replacing=False)
         waited = bundle_id in self.served.waiting_bundles
         made_on = self.served.fingerprint
-        await self._store(
+        sequence = await self._store(
             lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle", bundle_id
         )
         takers = await self._on_disk(lambda: self.store.takers(bundle_id))
@@ -209,6 +223,7 @@ class State:
             self.served.waiting_bundles.discard(bundle_id)
             self.served.note_unknown(bundle_id, unknown)
             self.served.recall(bundle_id, takers)
+            self.served.reached(sequence)
             return model.bundle(bundle_id)
 
         added = await self.ask(change)
@@ -249,35 +264,42 @@ class State:
 
     async def remove_bundle(self, bundle_id: str, matching: str | None = None) -> None:
         """Take a bundle from the shelf, whether it was trained or added, or waits for a place there."""
-        async with self.changing:
+        async with self._change():
             await self._check_match(bundle_id, matching)
             there = self.served.recommender.has_bundle(bundle_id)
             if bundle_id not in self.served.waiting_bundles:
                 require_bundle(self.served.recommender, bundle_id)
-            await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
+            sequence = await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
 
             def change(model: Recommender) -> None:
                 self.served.forget(bundle_id)
                 if there:
                     model.remove_bundles([bundle_id])
+                self.served.reached(sequence)
 
             await self.ask(change)
             self.metrics.bundles.dec(int(there))
 
     async def record(self, user_id: str, bundle_id: str) -> Recorded:
         """A user took a bundle; again it changes nothing."""
-        async with self.changing:
+        async with self._change():
             require_bundle(self.served.recommender, bundle_id)
-            await self._store(
+            sequence = await self._store(
                 lambda: self.store.add_interaction(user_id, bundle_id), "interaction", bundle_id, user_id
             )
-            return await self.ask(lambda model: model.record(user_id, bundle_id))
+
+            def change(model: Recommender) -> Recorded:
+                recorded = model.record(user_id, bundle_id)
+                self.served.reached(sequence)
+                return recorded
+
+            return await self.ask(change)
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
         await self._on_disk(self.store.check)
 
-    async def _store(self, write: Callable[[], int], kind: str, bundle_id: str, user_id: str = "") -> None:
+    async def _store(self, write: Callable[[], int], kind: str, bundle_id: str, user_id: str = "") -> int:
         """Write to the disk, and to the log who did it; ids of users only where that is wanted."""
         started = time.perf_counter()
         about = {"kind": kind, "bundle_id": bundle_id, "key": logs.key_name.get()}
@@ -286,12 +308,14 @@ class State:
         try:
             sequence = await self._on_disk(write)
         except StoreError as error:
+            self.is_uncertain = self.is_uncertain or error.is_uncertain
             self.metrics.failed_writes.labels(kind).inc()
             logs.event("write failed", **about, reason=error.reason)
             raise
         logs.event("write", **about, sequence=sequence)
         self.metrics.write_seconds.observe(time.perf_counter() - started)
         self.metrics.writes.labels(kind).inc()
+        return sequence
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
@@ -319,10 +343,10 @@ class State:
                 fresh = await self._loaded(generation)
                 async with self.changing:  # the little that came since; then nothing may come in between
                     await self._beside(fresh.replay, self.store)
-                    self.served = fresh
+                    self.served, self.is_uncertain = fresh, False
                 return fresh
         async with self.changing:
-            self.served = await self._loaded(generation)
+            self.served, self.is_uncertain = await self._loaded(generation), False
         return self.served
 
     async def _loaded(self, generation: int) -> LoadedModel:

@@ -20,12 +20,14 @@ NOT_NOW = "the disk does not take it now; nothing was changed"
 class StoreError(CoheatError):
     """What was written since training cannot be read or written.
 
-    The message names files and is for those who run the service; `reason` is for those who ask it.
+    The message names files and is for those who run the service; `reason` is for those who ask it. Where
+    it `is_uncertain`, what was to be written may be there all the same; otherwise it is not.
     """
 
     def __init__(self, message: str, reason: str = NOT_NOW):
         super().__init__(message)
         self.reason = reason
+        self.is_uncertain = False
 
 
 @dataclass(frozen=True)
