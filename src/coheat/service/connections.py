@@ -4,9 +4,8 @@ A connection that sends no head, sends its body drop by drop, or does not take i
 costs nobody a place among those who are answered. It is let go of when its time is over, and before that as
 soon as the room is needed: the peer with the most connections gives way first.
 
-uvicorn with these limits, because it is what ASGI applications are known to run on, its parser (h11) stood up
-to everything that was sent to it, and its protocol class is open to be extended. hypercorn and granian
-have time limits of their own for some of this, but none makes room, and none counts by peer.
+This is uvicorn's protocol with limits around it: its parser (h11) stood up to everything that was sent to it,
+and its class is open to be extended, which is what making room for others takes.
 """
 
 from __future__ import annotations

@@ -11,10 +11,21 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
-from coheat.errors import CoheatError
+from coheat.errors import CoheatError, DataError
 from coheat.recommender import Explanation, Recommender
 from coheat.service import bundle_routes, explorer, schemas
-from coheat.service.asking import Limit, Offset, PathId, QueryId, QueryK, Search, answer, asked, state_of
+from coheat.service.asking import (
+    Limit,
+    Offset,
+    PathId,
+    QueryId,
+    QueryK,
+    Search,
+    answer,
+    asked,
+    known_bundles,
+    state_of,
+)
 from coheat.service.problems import responses
 from coheat.service.state import State, Wanted, require_bundle, require_user, shortage
 
@@ -62,14 +73,22 @@ async def recommendations_by_belongings(request: Request, question: schemas.Ques
 def _answer(model: Recommender, question: schemas.Question) -> dict[str, Any]:
     # Nobody in training is named so: ids are never empty, and this one has a character no text holds.
     name = question.user_id if question.user_id is not None else "\udcff"
+    exclude, _ = known_bundles(model, question.exclude)  # what is not there is left out already
+    taken, without = known_bundles(model, question.bundle_ids)
+    candidates: Any = question.candidates
+    if not isinstance(candidates, str):
+        candidates, missing = known_bundles(model, question.candidates)
+        without = missing or without
+        if question.candidates and not candidates:
+            raise DataError(f"none of the candidates is there: {missing}")
     found = model.recommend(
         [name],
         question.k,
-        question.candidates,
+        candidates,
         question.exclude_seen,
-        question.exclude,
+        exclude,
         items={name: question.item_ids},
-        bundles={name: question.bundle_ids},
+        bundles={name: taken},
     )
     rows = [
         {
@@ -84,7 +103,7 @@ def _answer(model: Recommender, question: schemas.Question) -> dict[str, Any]:
         "user_id": question.user_id,
         "source": found.sources[name],
         "recommendations": rows,
-        "note": shortage(found, name, question.k),
+        "note": "; ".join(filter(None, (without, shortage(found, name, question.k)))) or None,
     }
 
 

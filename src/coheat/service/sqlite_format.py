@@ -13,6 +13,8 @@ import hashlib
 import json
 import sqlite3
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from coheat.service.store import StoreError
@@ -61,21 +63,20 @@ def log_of(path: Path) -> Path:
 
 def create(connection: sqlite3.Connection) -> None:
     """Make the tables in an empty file, all at once."""
-    _in_one(connection, f"{TABLES} {_first_state()} {_marks()}")
+    with _all_or_nothing(connection):
+        for statement in filter(str.strip, TABLES.split(";")):
+            connection.execute(statement)
+        connection.execute("INSERT INTO state VALUES (1, 0, 0, 0, ?, 0)", (checksum(0, 0, 0),))
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
-def _first_state() -> str:
-    return f"INSERT INTO state VALUES (1, 0, 0, 0, {checksum(0, 0, 0)}, 0);"
-
-
-def _marks() -> str:
-    return f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};"
-
-
-def _in_one(connection: sqlite3.Connection, statements: str) -> None:
-    """All statements, or none."""
+@contextmanager
+def _all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.executescript(f"BEGIN IMMEDIATE; {statements} COMMIT;")
+        yield
+        connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -117,8 +118,11 @@ def check_counts(connection: sqlite3.Connection, path: Path) -> None:
     latest, bundles, interactions, expected = rows[0]
     if checksum(latest, bundles, interactions) != expected:
         raise damaged(path, "its counters are not as written")
-    for table, counted in (("bundles", bundles), ("interactions", interactions)):
-        found, newest = connection.execute(f"SELECT count(*), max(sequence) FROM {table}").fetchone()
+    for table, counted, query in (
+        ("bundles", bundles, "SELECT count(*), max(sequence) FROM bundles"),
+        ("interactions", interactions, "SELECT count(*), max(sequence) FROM interactions"),
+    ):
+        found, newest = connection.execute(query).fetchone()
         if found != counted:
             raise damaged(path, f"{found} {table} instead of {counted}")
         if (newest or 0) > latest:
@@ -145,13 +149,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         finally:
             kept.close()
         part.replace(old)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _all_or_nothing(connection):
         _from_format_1(connection, path)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
 def _from_format_1(connection: sqlite3.Connection, path: Path) -> None:
