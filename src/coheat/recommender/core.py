@@ -272,20 +272,25 @@ class Recommender:
             catalogue = self._catalogue
             known = [(check_id(user, "user"), bundle, catalogue.row(bundle)) for user, bundle in pairs]
             popularity = catalogue.popularity.copy()
-            counted = []
-            for user, bundle, row in known:
-                counted.append(not self.taken.has(user, bundle, row, catalogue))
-                if counted[-1]:
-                    self.taken.add(user, bundle)
-                    popularity[row] += 1
+            rows = np.array([row for _, _, row in known], dtype=np.int64)
+            trained = self.taken.in_training([user for user, _, _ in known], rows, catalogue)
+            counted = [
+                not before and self.taken.add(user, bundle)
+                for (user, bundle, _), before in zip(known, trained.tolist(), strict=True)
+            ]
+            np.add.at(popularity, rows[counted], 1)
             catalogue = replace(catalogue, popularity=popularity)
             changed = {row: bundle for (_, bundle, row), new in zip(known, counted, strict=True) if new}
             if changed and self.model.views is not None:
                 catalogue = self.model.weighed_anew(catalogue, changed, self.taken)
             self._catalogue = catalogue
+        now = popularity[rows]
+        weights = [None] * len(rows) if self.model.views is None else self.model.weights(now).tolist()
         return [
-            Recorded(user, bundle, new, int(popularity[row]), self.model.weight(popularity[row]))
-            for (user, bundle, row), new in zip(known, counted, strict=True)
+            Recorded(user, bundle, new, times, weight)
+            for (user, bundle, _), new, times, weight in zip(
+                known, counted, now.tolist(), weights, strict=True
+            )
         ]
 
     def check_bundles(self, bundles: Mapping[str, Iterable[str]], replacing: bool = False) -> AddedBundles:
