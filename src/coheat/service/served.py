@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,12 +178,23 @@ class LoadedModel:
         for code, count in zip(*np.unique(columns[1][~here], return_counts=True), strict=True):
             self.waiting_interactions[names[code]] += int(count)
         rows = order[here[order]]
-        for start in range(0, len(rows), AT_ONCE):
-            block = rows[start : start + AT_ONCE]
-            self.recommender.record_many(
-                (people[user], names[bundle])
-                for user, bundle in zip(columns[0][block].tolist(), columns[1][block].tolist(), strict=True)
-            )
+        with _uncollected():
+            for start in range(0, len(rows), AT_ONCE):
+                block = rows[start : start + AT_ONCE]
+                numbers = zip(columns[0][block].tolist(), columns[1][block].tolist(), strict=True)
+                self.recommender.record_many((people[user], names[bundle]) for user, bundle in numbers)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for garbage, which would look at all that is kept, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Codes(dict[str, int]):
