@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,11 +116,14 @@ def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
 class Server:
     """A service in a process of its own, as `coheat serve` starts it, on a free port."""
 
-    def __init__(self, run: Path, *options: str, seconds: float = 60.0, **popen: Any):
-        command = [sys.executable, "-c", START, "serve", str(run), "--port", "0", *options]
+    def __init__(self, run: Path, *options: str, seconds: float = 60.0, prelude: str = "", **popen: Any):
+        """`prelude` is Python that the process runs first."""
+        serve = ["serve", str(run), "--port", "0", "--drain", "0", *options]
+        command = [sys.executable, "-c", f"{prelude}\n{START}", *serve]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **popen
+            command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, **popen
         )
         self.port = self._port(seconds)
 
@@ -158,8 +162,13 @@ class Server:
     def stop(self) -> str:
         """Ask it to end; what it said on standard error."""
         self.process.terminate()
-        _, said = self.process.communicate(timeout=60)
-        return str(said)
+        self.process.communicate(timeout=60)
+        return self.said()
+
+    def said(self) -> str:
+        """What it wrote to its log."""
+        self.log.seek(0)
+        return self.log.read()
 
     def memory_megabytes(self) -> float:
         """Memory that is its own: without files that are mapped from the disk."""

@@ -57,7 +57,16 @@ def replacing_directory(path: Path) -> Iterator[Path]:
     """The same for a directory: fill the one handed out; an existing one is removed only afterwards."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    aside.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # What a killed process of the same number left: in containers the number repeats.
+    if aside.exists():
+        shutil.rmtree(aside)
+    if old.exists():
+        if path.exists():
+            shutil.rmtree(old)
+        else:  # it was killed between the two renames: this is the only copy
+            old.rename(path)
+    aside.mkdir()
     mode = aside.stat().st_mode & 0o666
     try:
         yield aside

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from service_common import SMALL, write_random_artifact
 
 from coheat.service.app import create_app
-from coheat.service.gate import Limits
+from coheat.service.limits import Limits
 from coheat.service.store import Store
 
 
@@ -51,6 +51,10 @@ async def started(
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
+        while (await client.get("/health/ready")).status_code != 200:
+            if app.state.coheat.failure is not None:
+                raise app.state.coheat.failure
+            await asyncio.sleep(0.005)
         yield client
 
 

@@ -14,7 +14,7 @@ import pytest
 from service_client import linked_run, publish, with_client
 
 from coheat.recommender import Recommender
-from coheat.service.gate import Limits
+from coheat.service.limits import Limits
 
 
 @pytest.fixture
@@ -203,8 +203,18 @@ def test_anybody_is_answered_by_what_they_have(run: Path) -> None:
         ]
         nobody = (await client.get("/v1/recommendations/nobody?k=3")).json()
         assert nobody["source"] == "popular-and-new"
-        unknown = await client.post("/v1/recommendations", json={"candidates": ["nothing"]})
+        unknown = await client.post("/v1/recommendations", json={"candidates": ["bundle-x"]})
         assert unknown.status_code == 422
+        assert "did you mean" not in unknown.json()["detail"]  # looking for it would hold up everybody
+        some = {
+            "candidates": ["bundle-1", "nothing"],
+            "exclude": ["nothing"],
+            "bundle_ids": ["nothing"],
+            "k": 1,
+        }
+        found = (await client.post("/v1/recommendations", json=some)).json()
+        assert [row["bundle_id"] for row in found["recommendations"]] == ["bundle-1"]
+        assert found["note"] == "1 unknown bundle ids left out, such as 'nothing'"
 
     with_client(run, check)
 
@@ -379,6 +389,7 @@ def test_readiness_follows_warming_up(run: Path) -> None:
                 break
             assert answer.status_code == 503
             await asyncio.sleep(0.01)
-        assert answer.json() == {"status": "ready"}
+        parts = dict.fromkeys(("model", "store", "keys", "service"), "ok")
+        assert answer.json() == {"status": "ready", **parts}
 
     with_client(run, check)

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from service_chaos import rounds
 from service_client import linked_run, publish, started, with_client
 from service_common import SMALL, START, serving, write_random_artifact
 from service_faults import kill_rounds
@@ -23,8 +24,9 @@ from service_reload import reload_rounds
 from service_soak import soak
 
 from coheat.service.metrics import Metrics
+from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import BundleChange, Interaction, SqliteStore, StoreError
+from coheat.service.store import BundleChange, Interaction, StoreError
 
 
 @pytest.fixture
@@ -48,6 +50,14 @@ def test_killed_at_random_moments_nothing_acknowledged_is_lost(run: Path) -> Non
     found = kill_rounds(run, kills=5, seed=1, longest=0.4)
     assert found["faults"] == []
     assert found["acknowledged"] > 20
+
+
+@pytest.mark.parametrize("fault", ["disk full", "store removed", "store cut off", "reload storm"])
+def test_faults_in_short(tmp_path: Path, fault: str) -> None:
+    """The whole matrix: benchmarks/service_chaos.py."""
+    found = rounds(tmp_path, fault, 2)
+    assert found["faults"] == []
+    assert found["acknowledged"] > 5
 
 
 def test_reloads_under_load_fail_no_request(tmp_path: Path) -> None:
@@ -209,7 +219,7 @@ def test_a_damaged_database_is_refused_and_left_as_it_is(stored: Path) -> None:
         whole[: len(whole) // 2],
     ):
         stored.write_bytes(damaged)
-        with pytest.raises(StoreError, match=r"store.sqlite: .*(restore it from a copy|move it away)"):
+        with pytest.raises(StoreError, match=r"store.sqlite: .*(restore it from a backup|move it away)"):
             list(SqliteStore(stored).bundles())
         assert stored.read_bytes() == damaged
         stored.with_name("store.sqlite-wal").unlink(missing_ok=True)
@@ -245,6 +255,7 @@ def test_a_clock_that_goes_back_changes_nothing(run: Path, tmp_path: Path) -> No
     assert [(c.bundle_id, c.item_ids) for c in store.bundles()] == [("a", ("item-3",)), ("b", None)]
     assert [(i.user_id, i.bundle_id) for i in store.interactions()] == [("user-1", "a")]
     state = State(run, store, Metrics())
+    state.catch_up()
     assert state.served.recommender.bundle("a").popularity == 1
     state.close()
 
@@ -254,8 +265,9 @@ def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
     first = store.put_bundle("ä/🧺\0", ["'; DROP TABLE bundles", "\n"], "model")
     second = store.add_interaction("u", "ä/🧺\0")
     assert store.last_sequence() == second > first
-    assert store.created_on("ä/🧺\0") == "model"
-    assert list(store.bundles()) == [BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model")]
+    assert store.takers("ä/🧺\0") == ["u"]
+    written = BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model", born=first)
+    assert list(store.bundles()) == [written] == [store.bundle("ä/🧺\0")]
     assert list(store.bundles(first)) == []
     assert list(store.interactions(first)) == [Interaction(second, "u", "ä/🧺\0")]
     store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 import subprocess
@@ -16,8 +17,10 @@ from service_common import START
 from service_fuzz import fire
 
 from coheat.errors import ConfigError
-from coheat.service.gate import is_loopback
+from coheat.service.app import create_app
 from coheat.service.keys import KeyRing, checked_scope
+from coheat.service.limits import Limits
+from coheat.service.middleware import is_loopback
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def test_every_documented_route_wants_a_key(run: Path) -> None:
         for path in ("/health/live", "/"):
             assert (await client.get(path)).status_code == 200
 
-    with_client(run, check)
+    with_client(run, check, Limits(refused_keys=1000))
 
 
 def test_a_reading_key_reads_and_does_not_write(run: Path) -> None:
@@ -101,6 +104,60 @@ def test_a_key_made_while_serving_closes_the_service(run: Path) -> None:
     with_client(run, check)
 
 
+def test_who_shows_wrong_keys_has_to_wait_and_others_do_not(run: Path) -> None:
+    secret = ring(run).create("shop", "read")
+
+    async def check(client: httpx.AsyncClient) -> None:
+        wrong = [await client.get("/v1/models", headers={"X-API-Key": f"guess {n}"}) for n in range(5)]
+        assert [answer.status_code for answer in wrong] == [401, 401, 401, 429, 429]
+        assert 1 <= int(wrong[-1].headers["retry-after"]) <= 60
+        assert (await client.get("/v1/models", headers={"X-API-Key": secret})).status_code == 200
+        text = (await client.get("/metrics", headers={"X-API-Key": secret})).text
+        assert 'coheat_http_requests_refused_total{reason="key"} 3.0' in text
+        assert 'coheat_http_requests_refused_total{reason="keys"} 2.0' in text
+
+    with_client(run, check, Limits(refused_keys=3))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "a", "scope": "write", "sha256": 5, "created": ""},
+        {"name": "a", "scope": "write", "sha256": "é" * 64, "created": ""},
+        {"name": "a", "scope": "all", "sha256": "0" * 64, "created": ""},
+        {"name": ["a"], "scope": "read", "sha256": "0" * 64, "created": ""},
+        "a",
+        None,
+    ],
+)
+def test_a_file_that_holds_no_keys_lets_nobody_in(run: Path, entry: Any) -> None:
+    path = ring(run).path
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"keys": [entry]}))
+
+    async def check(client: httpx.AsyncClient) -> None:
+        for key in ("", "a", "0" * 64):
+            answer = await client.get("/v1/models", headers={"X-API-Key": key})
+            assert (answer.status_code, "keys cannot be read" in answer.text) == (503, True)
+        path.write_text("nonsense")
+        assert (await client.get("/v1/models")).status_code == 503
+        path.unlink()
+        await asyncio.sleep(0.6)
+
+    async def go() -> None:
+        app = create_app(run, run.parent / "state")
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            ready = await client.get("/health/ready")
+            assert (ready.status_code, ready.json()["keys"][:23]) == (503, "the keys cannot be read")
+            await check(client)
+
+    asyncio.run(go())
+
+
 def test_keys_are_kept_hashed_and_private(tmp_path: Path) -> None:
     keys = KeyRing(tmp_path / "keys.json")
     secret = keys.create("shop", "write")
@@ -122,6 +179,8 @@ def test_without_keys_only_this_machine_is_served(run: Path) -> None:
     async def check(client: httpx.AsyncClient) -> None:
         for host in ("localhost", "127.0.0.1:8000", "[::1]:8000"):
             assert (await client.get("/v1/models", headers={"Host": host})).status_code == 200
+        for origin in ("http://[", "null", "http://[::1"):
+            assert (await client.get("/v1/models", headers={"Origin": origin})).status_code == 403
         for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1"):
             assert (await client.get("/v1/models", headers={"Host": host})).status_code == 403
         foreign = await client.post("/v1/models/reload", headers={"Origin": "https://evil.example"})

@@ -11,8 +11,8 @@ from service_client import linked_run
 from service_common import SMALL
 
 from coheat.service.metrics import Metrics
+from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import Asker, State, Wanted
-from coheat.service.store import SqliteStore
 
 ASKING, TIMES = 8, 20
 

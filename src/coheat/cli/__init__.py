@@ -42,6 +42,7 @@ COMMANDS = (
     "reproduce",
     "tune",
     "serve",
+    "state",
     "doctor",
 )
 

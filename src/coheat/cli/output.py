@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 from rich.console import Console
 
-console = Console()
-errors = Console(stderr=True)
+
+def visible(text: str) -> str:
+    """A text with its control characters written out: an id must not move the cursor or change colours."""
+    if text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" or not _controls(one) else repr(one)[1:-1] for one in text)
+
+
+def _controls(one: str) -> bool:
+    return unicodedata.category(one) in ("Cc", "Cf", "Cs")
+
+
+class PlainConsole(Console):
+    """Prints what users named as it is: no pictures for :x:, no escape sequences."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+console = PlainConsole(emoji=False)
+errors = PlainConsole(stderr=True, emoji=False)
 
 
 def print_json(document: Any) -> None:

@@ -28,6 +28,8 @@ def state_directory(run: Path, given: Path | None) -> Path:
     if given is not None:
         return given
     here = run.absolute()
+    if here.name == "model" and (here.parent / "run.json").exists():  # the artifact in a run
+        here = here.parent
     return here.with_name(f"{here.name}.service")
 
 
@@ -39,7 +41,18 @@ def serve(
     ),
     port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     state: Path | None = STATE,
-    max_requests: int = typer.Option(64, min=1, help="Requests in work at once; more are answered 503."),
+    max_requests: int = typer.Option(64, min=1, help="Requests in progress at once; more are answered 503."),
+    max_connections: int = typer.Option(1000, min=1, help="Open connections; idle ones give way to others."),
+    per_peer: int = typer.Option(
+        750, "--max-connections-per-peer", min=1, help="The same from one address (a proxy is one, too)."
+    ),
+    health_port: int | None = typer.Option(
+        None, min=1, max=65535, help="Answer /health/live and /health/ready on this port, too."
+    ),
+    drain: float = typer.Option(
+        5.0, min=0, help="Seconds from SIGTERM (not ready any more) to the closing of the port."
+    ),
+    log_ids: bool = typer.Option(False, "--log-ids", help="Write ids of users to the log, too."),
     knob: float | None = KNOB,
     as_json: bool = JSON,
 ) -> None:
@@ -59,7 +72,8 @@ def serve(
     # One user's scores are one small product: a second thread for it would cost more than it brings.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    from coheat.service.server import Address, run_server
+    from coheat.service.limits import Limits
+    from coheat.service.server import Address, Options, run_server
 
     def announce(url: str, kept: Path) -> None:
         if as_json:
@@ -69,7 +83,9 @@ def serve(
             console.print(said, markup=False, highlight=False, soft_wrap=True)
             note(f"what is written is kept in {kept}")
 
-    run_server(run, state_directory(run, state), Address(host, port), max_requests, announce, turned(knob))
+    limits = Limits(requests=max_requests, connections=max_connections, connections_per_peer=per_peer)
+    options = Options(Address(host, port), health_port, limits, drain, turned(knob), log_ids)
+    run_server(run, state_directory(run, state), options, announce)
 
 
 @keys.command("create")

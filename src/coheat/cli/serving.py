@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from coheat.cli.output import console, note
+from coheat.cli.output import console, note, visible
 from coheat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,5 +99,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | 
         table.add_column(name, justify="left" if name in words else "right")
     for row in rows:
         # Text, not str: an id such as "[red]" is to be shown, not obeyed.
-        table.add_row(*(Text(f"{cell:.4f}" if isinstance(cell, float) else str(cell)) for cell in row))
+        table.add_row(
+            *(Text(f"{cell:.4f}" if isinstance(cell, float) else visible(str(cell))) for cell in row)
+        )
     console.print(table)

@@ -279,20 +279,23 @@ class Recommender:
         with self._lock:
             catalogue, taken = self._catalogue, self._taken
             known = [(check_id(user, "user"), bundle, catalogue.row(bundle)) for user, bundle in pairs]
-            popularity, counted = catalogue.bundles.taken.copy(), []
-            for user, bundle, row in known:
-                counted.append(not taken.has(user, bundle, row, catalogue))
-                if counted[-1]:
-                    taken.add(user, bundle)
-                    popularity[row] += 1
+            rows = np.array([row for _, _, row in known], dtype=np.int64)
+            trained = taken.in_training([user for user, _, _ in known], rows, catalogue)
+            counted = [
+                not before and taken.add(user, bundle)
+                for (user, bundle, _), before in zip(known, trained.tolist(), strict=True)
+            ]
+            popularity = catalogue.bundles.taken.copy()
+            np.add.at(popularity, rows[counted], 1)
             changed = {row: bundle for (_, bundle, row), new in zip(known, counted, strict=True) if new}
             if changed:
-                rows = np.array(sorted(changed), dtype=np.int64)
-                takers = [taken.known_rows(taken.by_bundle[changed[row]]) for row in rows.tolist()]
-                moved = self._served.recorded(catalogue.bundles, rows, popularity[rows], takers)
+                moving = np.array(sorted(changed), dtype=np.int64)
+                takers = [taken.known_rows(taken.by_bundle[changed[row]]) for row in moving.tolist()]
+                moved = self._served.recorded(catalogue.bundles, moving, popularity[moving], takers)
                 self._catalogue = catalogue = replace(catalogue, bundles=moved)
+        weights = {row: self._history_weight(catalogue, row) for row in set(rows.tolist())}
         return [
-            Recorded(user, bundle, new, int(popularity[row]), self._history_weight(catalogue, row))
+            Recorded(user, bundle, new, int(popularity[row]), weights[row])
             for (user, bundle, row), new in zip(known, counted, strict=True)
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from coheat.ids import Vocabulary
 from coheat.recommender.catalogue import Catalogue
@@ -71,16 +72,29 @@ class Taken:
         """Rows of users in training, -1 for those who were not."""
         return np.array([self.users.index.get(name, -1) for name in tuple(names)], dtype=np.int64)
 
-    def has(self, user: str, bundle: str, row: int, catalogue: Catalogue) -> bool:
-        if (user, bundle) in self._pairs:
-            return True
-        known = self.users.index.get(user)
-        return row < catalogue.n_trained and known is not None and row in self.trained.row(known)
+    def in_training(
+        self, users: Sequence[str], rows: Positions, catalogue: Catalogue
+    ) -> npt.NDArray[np.bool_]:
+        """For each pair of a user and a bundle's row: whether the one took the other in training."""
+        people = self.known_rows(users)
+        known = np.flatnonzero((people >= 0) & (rows < catalogue.n_trained))
+        found = np.zeros(len(rows), dtype=np.bool_)
+        distinct, place = np.unique(people[known], return_inverse=True)
+        bundles, owners = self.trained.entries(distinct)
+        taken = owners * catalogue.n_trained + bundles  # in order, as users and their bundles are
+        if len(taken):
+            asked = place * catalogue.n_trained + rows[known]
+            found[known] = taken[np.minimum(np.searchsorted(taken, asked), len(taken) - 1)] == asked
+        return found
 
-    def add(self, user: str, bundle: str) -> None:
+    def add(self, user: str, bundle: str) -> bool:
+        """Whether it was not recorded before."""
+        if (user, bundle) in self._pairs:
+            return False
         self._pairs.add((user, bundle))
         self.by_user.setdefault(user, []).append(bundle)
         self.by_bundle.setdefault(bundle, []).append(user)
+        return True
 
     def forget(self, bundles: Sequence[str]) -> None:
         """Drop what was recorded of bundles that are no more."""

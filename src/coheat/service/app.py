@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from starlette.staticfiles import StaticFiles
 
 from coheat import __version__
 from coheat.service import schemas
-from coheat.service.gate import Gate, Limits
+from coheat.service.addresses import Addresses
+from coheat.service.health import OK, Readiness
 from coheat.service.keys import KeyRing
+from coheat.service.limits import Limits
 from coheat.service.metrics import Metrics
+from coheat.service.middleware import Middleware
 from coheat.service.problems import add_handlers
 from coheat.service.routes import router
-from coheat.service.served import warm_up
+from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import SqliteStore, Store
+from coheat.service.store import Store
 
 log = logging.getLogger("coheat.service")
 WEB = Path(__file__).parent / "web"
@@ -38,6 +42,8 @@ def create_app(
     store: Store | None = None,
     limits: Limits | None = None,
     knobs: Mapping[str, float] | None = None,
+    log_ids: bool = False,
+    health_port: int | None = None,
 ) -> FastAPI:
     """The service of one run; what is written is kept in `state_directory` (or in `store`).
 
@@ -48,7 +54,7 @@ def create_app(
     metrics = Metrics()
     store = store or SqliteStore(state_directory / "store.sqlite")
     try:
-        state = State(run, store, metrics, knobs)
+        state = State(run, store, metrics, knobs, log_ids)
     except BaseException:
         store.close()
         raise
@@ -57,6 +63,7 @@ def create_app(
         version=__version__,
         description=DESCRIPTION,
         docs_url=None,
+        openapi_url=None,  # see `_add_operations`
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
@@ -64,34 +71,39 @@ def create_app(
     app.state.coheat = state
     add_handlers(app)
     app.include_router(router)
-    _add_operations(app, state, metrics)
+    _add_operations(app, metrics)
     _describe_keys(app)
     app.mount("/", StaticFiles(directory=WEB, html=True, check_dir=False), name="explorer")
+    keys = KeyRing(state_directory / "keys.json")
+    app.state.readiness = Readiness(state, keys)
     app.add_middleware(
-        Gate, keys=KeyRing(state_directory / "keys.json"), metrics=metrics, limits=limits or Limits()
+        Middleware,
+        keys=keys,
+        metrics=metrics,
+        addresses=Addresses(app.openapi),
+        limits=limits or Limits(),
+        has_started=lambda: state.caught_up,
+        log_ids=log_ids,
+        health_port=health_port,
     )
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Warm up beside the first requests; at the end finish what is in work and let go of the store."""
+    """Catch up beside the first requests; at the end finish what is in progress and let go of the store."""
     state: State = app.state.coheat
 
-    async def warm() -> None:
-        await state.ask(lambda _: warm_up(state.served))
-        state.ready = True
-        state.metrics.ready.set(1)
-
-    warming = asyncio.create_task(warm())
+    starting = asyncio.create_task(state.start())
     try:
         yield
     finally:
-        warming.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
         state.close()
 
 
-def _add_operations(app: FastAPI, state: State, metrics: Metrics) -> None:
+def _add_operations(app: FastAPI, metrics: Metrics) -> None:
     """What operators and their tools ask; not part of the documented interface."""
 
     @app.get("/health/live", include_in_schema=False)
@@ -100,13 +112,27 @@ def _add_operations(app: FastAPI, state: State, metrics: Metrics) -> None:
 
     @app.get("/health/ready", include_in_schema=False)
     async def ready() -> Response:
-        if state.ready:
-            return Response('{"status":"ready"}', media_type="application/json")
-        return Response('{"status":"warming up"}', 503, media_type="application/json")
+        readiness: Readiness = app.state.readiness
+        checks = await readiness.checks()
+        is_ready = set(checks.values()) == {OK}
+        document = {"status": "ready" if is_ready else "not ready", **checks}
+        return Response(json.dumps(document), 200 if is_ready else 503, media_type="application/json")
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def described() -> Response:
+        return Response(_document(app), media_type="application/json")
 
     @app.get("/metrics", include_in_schema=False)
     async def exposed(_: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _document(app: FastAPI) -> bytes:
+    """The interface's description, written once: it is large, and anybody may ask for it."""
+    if not hasattr(app.state, "document"):
+        app.state.document = json.dumps(app.openapi()).encode()
+    document: bytes = app.state.document
+    return document
 
 
 def _describe_keys(app: FastAPI) -> None:

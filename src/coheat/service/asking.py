@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 from starlette.responses import Response
 
 from coheat.errors import DataError, UnknownIdError
+from coheat.ids import shortened
 from coheat.recommender import Recommender
 from coheat.service.schemas import MAX_ID, MAX_K
 from coheat.service.state import State
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 def _decoded(sent: str) -> str:
-    """An id from a path: percent-encoded UTF-8, any character allowed (see `gate.py`)."""
+    """An id from a path: percent-encoded UTF-8, any character allowed (see `middleware.py`)."""
     try:
         name = unquote_to_bytes(sent).decode("utf-8")
     except UnicodeDecodeError:
@@ -47,6 +48,18 @@ def answer(document: Any, status: int = 200, headers: dict[str, str] | None = No
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
     return Response(text.encode(), status, headers, "application/json")
+
+
+def known_bundles(model: Recommender, names: Sequence[str]) -> tuple[list[str], str | None]:
+    """Those of these bundles that are there, and a sentence about the others.
+
+    To leave them out costs nothing; the library's own error looks for similar ids, which holds up all lists.
+    """
+    known = [name for name in names if model.has_bundle(name)]
+    if len(known) == len(names):
+        return known, None
+    missing = next(name for name in names if not model.has_bundle(name))
+    return known, f"{len(names) - len(known)} unknown bundle ids left out, such as {shortened(missing)}"
 
 
 async def asked(request: Request, question: Callable[[Recommender], T]) -> T:

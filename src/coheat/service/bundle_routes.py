@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from hashlib import sha256
+from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from coheat.recommender import Recommender, SimilarBundle
 from coheat.service import explorer, schemas
 from coheat.service.asking import Limit, Offset, PathId, QueryK, Search, answer, asked, state_of
 from coheat.service.problems import responses
-from coheat.service.state import Conflict, Written, require_bundle
+from coheat.service.state import Written, require_bundle
 
 router = APIRouter()
+IfMatch = Annotated[
+    str | None,
+    Header(max_length=1000, description="Only if the bundle still is what this ETag names; else 412."),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        description="Any text that is new for each bundle. The same request again, when its answer was lost, "
+        "is then answered as it was the first time, as long as the bundle is there.",
+    ),
+]
 
 
 @router.get("/bundles", response_model=schemas.BundlePage, responses=responses(), tags=["bundles"])
@@ -47,47 +62,48 @@ def _row(model: Recommender, name: str) -> dict[str, Any]:
     tags=["bundles"],
     summary="Publish a bundle",
 )
-async def create_bundle(request: Request, bundle: schemas.NewBundle) -> Response:
+async def create_bundle(
+    request: Request, bundle: schemas.NewBundle, idempotency_key: IdempotencyKey = None
+) -> Response:
     """It can be recommended as soon as this is answered. Items the model does not know are reported and
     left out; one it knows is enough. An id that is there already is refused: use PUT to replace it."""
-    try:
-        written = await state_of(request).create_bundle(bundle.bundle_id, bundle.item_ids)
-    except Conflict as error:
-        raise HTTPException(409, str(error)) from None
-    return answer(_written(written), 201)
+    named = None if idempotency_key is None else _named(idempotency_key, bundle.model_dump_json())
+    written = await state_of(request).create_bundle(bundle.bundle_id, bundle.item_ids, named)
+    return _said(written)
 
 
 @router.get("/bundles/{bundle_id}", response_model=schemas.Bundle, responses=responses(404), tags=["bundles"])
 async def bundle(request: Request, bundle_id: PathId) -> Response:
     """What a bundle is made of, and how it stands."""
-    found = await state_of(request).ask(lambda model: require_bundle(model, bundle_id).bundle(bundle_id))
-    return answer(_written(Written(found, [], created=False)))
+    state = state_of(request)
+    return _said(await state.ask(lambda model: state.described(model, bundle_id)))
 
 
 @router.put(
     "/bundles/{bundle_id}",
     response_model=schemas.Bundle,
-    responses={201: {"model": schemas.Bundle, "description": "Published."}, **responses()},
+    responses={201: {"model": schemas.Bundle, "description": "Published."}, **responses(412)},
     tags=["bundles"],
     summary="Give a bundle other items, or publish it",
 )
-async def replace_bundle(request: Request, bundle_id: PathId, items: schemas.BundleItems) -> Response:
+async def replace_bundle(
+    request: Request, bundle_id: PathId, items: schemas.BundleItems, if_match: IfMatch = None
+) -> Response:
     """What is known of the bundle by its history stays. The same again changes nothing."""
-    written = await state_of(request).replace_bundle(bundle_id, items.item_ids)
-    return answer(_written(written), 201 if written.created else 200)
+    return _said(await state_of(request).replace_bundle(bundle_id, items.item_ids, if_match))
 
 
 @router.delete(
     "/bundles/{bundle_id}",
     status_code=204,
-    responses=responses(404),
+    responses=responses(404, 412),
     response_class=Response,
     tags=["bundles"],
     summary="Take a bundle from the shelf",
 )
-async def remove_bundle(request: Request, bundle_id: PathId) -> Response:
+async def remove_bundle(request: Request, bundle_id: PathId, if_match: IfMatch = None) -> Response:
     """It is never recommended again, and who took it since training is forgotten."""
-    await state_of(request).remove_bundle(bundle_id)
+    await state_of(request).remove_bundle(bundle_id, if_match)
     return Response(status_code=204)
 
 
@@ -135,6 +151,19 @@ async def preview(request: Request, wanted: schemas.Preview) -> Response:
         }
 
     return answer(await asked(request, look))
+
+
+def _said(written: Written) -> Response:
+    """A bundle as an answer: with the ETag that names it, and where it is, if it was made."""
+    headers = {"ETag": written.etag}
+    if written.created:
+        headers["Location"] = f"/v1/bundles/{quote(written.bundle.bundle_id, safe='')}"
+    return answer(_written(written), 201 if written.created else 200, headers)
+
+
+def _named(key: str, body: str) -> str:
+    """A request that may come again: what it calls itself, and what it asks for."""
+    return f"{sha256(key.encode()).hexdigest()[:32]}:{sha256(body.encode()).hexdigest()[:32]}"
 
 
 def _written(written: Written) -> dict[str, Any]:

@@ -11,19 +11,21 @@ import fcntl
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from coheat.errors import ConfigError
+from coheat.errors import ArtifactError, ConfigError
 from coheat.storage import read_json, write_json
 
 Scope = Literal["read", "write"]
 PREFIX = "coheat_"
+HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,24 @@ class KeyRing:
         self._closed = self._closed or there_are
         return self._closed
 
-    def scope_of(self, secret: str) -> Scope | None:
-        """What a key may do, or None for a wrong one; in the same time wherever it differs."""
+    def find(self, secret: str) -> Key | None:
+        """The key that this is, or None for a wrong one; in the same time wherever it differs."""
         digest = _digest(secret)
-        found: Scope | None = None
+        found: Key | None = None
         for key in self.keys():
             if hmac.compare_digest(key.sha256, digest):
-                found = key.scope
+                found = key
         return found
+
+    def scope_of(self, secret: str) -> Scope | None:
+        """What a key may do, or None for a wrong one."""
+        key = self.find(secret)
+        return None if key is None else key.scope
 
     def _read(self) -> list[Key]:
         try:
-            return [Key(**entry) for entry in read_json(self.path)["keys"]]
-        except (KeyError, TypeError):
+            return [_checked_key(entry) for entry in read_json(self.path)["keys"]]
+        except (KeyError, TypeError, ValueError, ArtifactError):
             raise ConfigError(
                 f"{self.path}: not a file of keys; move it away and make keys with coheat keys create"
             ) from None
@@ -116,6 +123,16 @@ class KeyRing:
                 os.umask(before)
         finally:
             os.close(lock)
+
+
+def _checked_key(entry: dict[str, Any]) -> Key:
+    """A key as it stands in the file; `TypeError` or `ValueError` where it is none."""
+    key = Key(**entry)
+    if not all(isinstance(value, str) for value in asdict(key).values()):
+        raise TypeError
+    if key.scope not in get_args(Scope) or not HASH.fullmatch(key.sha256):
+        raise ValueError
+    return key
 
 
 def checked_scope(given: str) -> Scope:

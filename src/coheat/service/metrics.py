@@ -25,9 +25,15 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.in_work = self._gauge("coheat_http_requests_in_progress", "Requests in work.")
+        self.in_progress = self._gauge("coheat_http_requests_in_progress", "Requests in progress.")
+        self.connections = self._gauge("coheat_connections", "Connections that are open.")
+        self.connections_ended = self._counter(
+            "coheat_connections_ended", "Connections that we ended, by the reason.", "reason"
+        )
+        self.log_dropped = self._gauge("coheat_log_lines_dropped", "Lines of the log that nobody took.")
         self.refused = self._counter("coheat_http_requests_refused", "Requests not let in.", "reason")
         self.writes = self._counter("coheat_writes", "Changes stored.", "kind")
+        self.failed_writes = self._counter("coheat_writes_failed", "Changes not stored.", "kind")
         self.write_seconds = Histogram(
             "coheat_store_write_duration_seconds",
             "Time until a change was on the disk.",

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from coheat.errors import CoheatError, UnknownIdError
 from coheat.service.schemas import Problem
+from coheat.service.state import Conflict, PreconditionFailed
 from coheat.service.store import StoreError
 
 log = logging.getLogger("coheat.service")
@@ -26,16 +27,18 @@ EXPLAINED = {
     405: "This address does not know this method.",
     408: "The body did not arrive in time.",
     409: "It is there already.",
+    412: "It is no longer as the header If-Match says.",
     413: "The body is too large.",
     422: "The request is well-formed, but not one that can be answered; the detail says why.",
+    429: "Too many wrong keys; the header Retry-After says when to try again.",
     500: "A fault of ours; the request id finds it in the log.",
-    503: "Too much in work, or the disk does not take it; nothing was changed.",
+    503: "Too much in progress, or the disk does not take it; nothing was changed.",
 }
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These answers, and those that every route may give, for the OpenAPI document."""
-    every = {400, 401, 403, 405, 408, 413, 422, 500, 503, *statuses}
+    every = {400, 401, 403, 404, 405, 408, 413, 422, 429, 500, 503, *statuses}
     schema = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": EXPLAINED[status], "content": schema, "model": None}
@@ -61,9 +64,13 @@ def problem(status: int, detail: str, request_id: str, headers: dict[str, str] |
 
 
 def status_of(error: CoheatError) -> int:
-    """Unknown ids are 404, a disk that refuses 503; every other error of ours is the question's: 422."""
+    """What an error of ours is called on the wire; where nothing else fits, the question was wrong: 422."""
     if isinstance(error, UnknownIdError):
         return 404
+    if isinstance(error, Conflict):
+        return 409
+    if isinstance(error, PreconditionFailed):
+        return 412
     return 503 if isinstance(error, StoreError) else 422
 
 
@@ -74,7 +81,7 @@ def add_handlers(app: FastAPI) -> None:
     async def ours(request: Request, error: CoheatError) -> Response:
         if isinstance(error, StoreError):
             log.error("request %s: %s", request.state.id, error)
-            return problem(503, "the disk does not take it now; nothing was changed", request.state.id)
+            return problem(503, error.reason, request.state.id)
         return problem(status_of(error), str(error), request.state.id)
 
     @app.exception_handler(StarletteHTTPException)

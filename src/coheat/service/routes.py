@@ -14,7 +14,17 @@ from starlette.responses import Response
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.recommender import Explanation, Recommender, Recorded
 from coheat.service import bundle_routes, explorer, schemas
-from coheat.service.asking import Limit, Offset, PathId, QueryId, QueryK, Search, answer, state_of
+from coheat.service.asking import (
+    Limit,
+    Offset,
+    PathId,
+    QueryId,
+    QueryK,
+    Search,
+    answer,
+    known_bundles,
+    state_of,
+)
 from coheat.service.problems import responses
 from coheat.service.state import Asker, State, UserList, Wanted, require_bundle, require_user
 
@@ -52,22 +62,32 @@ async def recommendations(
 )
 async def recommendations_by_belongings(request: Request, question: schemas.Question) -> Response:
     """A user who was not in training is folded in from the given items and bundles. Changes nothing."""
-    candidates = question.candidates if isinstance(question.candidates, str) else tuple(question.candidates)
-    wanted = Wanted(question.k, candidates, question.exclude_seen, tuple(question.exclude))
-    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(question.bundle_ids))
+    model = state_of(request).served.recommender
+    exclude, _ = known_bundles(model, question.exclude)  # what is not there is left out already
+    taken, without = known_bundles(model, question.bundle_ids)
+    candidates: Any = question.candidates
+    if not isinstance(candidates, str):
+        candidates, missing = known_bundles(model, question.candidates)
+        without = missing or without
+        if question.candidates and not candidates:
+            raise DataError(f"none of the candidates is there: {missing}")
+        candidates = tuple(candidates)
+    wanted = Wanted(question.k, candidates, question.exclude_seen, tuple(exclude))
+    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(taken))
     try:
         found = await state_of(request).recommend(asker, wanted)
     except UnknownIdError as error:  # an id in a body that is not there is not an address that is not there
         raise DataError(str(error)) from None
-    return _listed(question.user_id, found)
+    return _listed(question.user_id, found, without)
 
 
-def _listed(user_id: str | None, found: UserList) -> Response:
+def _listed(user_id: str | None, found: UserList, without: str | None = None) -> Response:
     rows = [
         {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": row.is_new}
         for row in found.rows
     ]
-    return answer({"user_id": user_id, "source": found.source, "recommendations": rows, "note": found.note})
+    note = "; ".join(filter(None, (without, found.note))) or None
+    return answer({"user_id": user_id, "source": found.source, "recommendations": rows, "note": note})
 
 
 @router.get(
@@ -176,7 +196,7 @@ def _described(state: State) -> dict[str, Any]:
         "best_epoch": description["best_epoch"],
         "metrics": description["metrics"],
         "n_users": len(served.recommender.user_ids),
-        "n_bundles": len(served.recommender.bundle_ids),
+        "n_bundles": len(served.recommender.popularity),
         "n_items": len(served.recommender.item_ids),
         "waiting": served.waiting,
     }

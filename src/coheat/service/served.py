@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import gc
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
-from coheat.service.store import Store
+from coheat.service.store import BundleChange, Store
 from coheat.storage import read_json
 
+log = logging.getLogger("coheat.service")
 WARMING_USERS = 16
+AT_ONCE = 50_000
+"""Interactions recorded in one go."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """A model that answers. `sequence`: it knows all that was written up to this number."""
+class Outdated(Exception):
+    """A model that was brought up to date before, and now can only be so by loading it again."""
+
+
+@dataclass
+class LoadedModel:
+    """A model that answers, with all that was written up to `sequence`."""
 
     recommender: Recommender
     fingerprint: str
@@ -26,41 +40,209 @@ class Served:
     loaded_at: str
     generation: int
     sequence: int = 0
-    waiting: int = 0
+    unknown_items: dict[str, list[str]] = field(default_factory=dict)
+    """By bundle: the items it was written with that this model does not know."""
+    waiting_bundles: set[str] = field(default_factory=set)
+    """Bundles that were written and have no item that this model knows."""
+    waiting_interactions: Counter[str] = field(default_factory=Counter)
+    """By bundle: how often one was taken that this model does not have."""
+    _withdrawn: set[str] = field(default_factory=set)
+    """Bundles of training that were removed in a replay."""
 
-    def up_to_date(self, store: Store) -> Served:
-        """With all that was written after `sequence`; the recommender is changed in place."""
-        # The numbers first: what is written while we read is read twice rather than never.
-        sequence = store.last_sequence()
-        waiting = _replay_bundles(self, store) + _replay_interactions(self, store)
-        return replace(self, sequence=sequence, waiting=self.waiting + waiting)
+    @property
+    def waiting(self) -> int:
+        """How much was written that this model cannot place."""
+        return len(self.waiting_bundles) + self.waiting_interactions.total()
+
+    def replay(self, store: Store) -> None:
+        """Make all changes that were written after `sequence`.
+
+        In several steps it comes to the same as in one. Where it would not, it raises `Outdated`: since the
+        last step, while another model served, a bundle of the model's training was removed and made anew, or
+        a bundle got items that this model does not know.
+        """
+        # The number first: what is written while we read is left for the next step.
+        until = store.last_sequence()
+        changes = {change.bundle_id: change for change in store.bundles(self.sequence, until)}
+        late = self._replay_bundles(changes)
+        self._replay_interactions(store, until)
+        for name in late:
+            self.recall(name, store.takers(name))
+        self.sequence = until
+
+    def reached(self, sequence: int) -> None:
+        """A change with this number was made, after all before it."""
+        self.sequence = max(self.sequence, sequence)
+
+    def recall(self, bundle_id: str, takers: Sequence[str]) -> None:
+        """Record who took a bundle before this model could place it."""
+        self.waiting_interactions.pop(bundle_id, None)
+        if takers:
+            self.recommender.record_many((user_id, bundle_id) for user_id in takers)
+
+    def forget(self, bundle_id: str) -> None:
+        """What was written of a bundle that is no more."""
+        self.waiting_bundles.discard(bundle_id)
+        self.waiting_interactions.pop(bundle_id, None)
+        self.unknown_items.pop(bundle_id, None)
+
+    def _replay_bundles(self, changes: Mapping[str, BundleChange]) -> list[str]:
+        """Bring bundles to the state that is stored, with as few changes as possible.
+
+        Answers those that found their place only now, though they were made before this step.
+        """
+        removed: list[str] = []
+        added: dict[str, tuple[str, ...]] = {}
+        replaced: dict[str, tuple[str, ...]] = {}
+        for name, change in changes.items():
+            known = self.recommender.has_bundle(name)
+            if change.item_ids is None:
+                self.forget(name)
+                removed += [name] if known else []
+            elif not known:
+                self._check_current(name, change)
+                added[name] = change.item_ids
+            elif self._is_another(change):
+                removed.append(name)
+                added[name] = change.item_ids
+            else:
+                replaced[name] = change.item_ids
+        if removed:
+            trained = (name for name in removed if not self.recommender.bundle(name).is_added)
+            self._withdrawn.update(trained)
+            self.recommender.remove_bundles(removed)
+        self._place(added, replacing=False)
+        self._place(replaced, replacing=True)
+        return [
+            name
+            for name in added
+            if changes[name].born <= self.sequence and name not in self.waiting_bundles and self.sequence
+        ]
+
+    def _is_another(self, change: BundleChange) -> bool:
+        """Whether a bundle that we have is one of the same name that is gone."""
+        if change.created_on == self.fingerprint:  # it was removed from this model, then made anew
+            return change.born > self.sequence
+        if self.sequence == 0 or change.born <= self.sequence:  # trained with it, or gave it a place already
+            return False
+        if not self.recommender.bundle(change.bundle_id).is_added:
+            raise Outdated
+        return True
+
+    def _check_current(self, name: str, change: BundleChange) -> None:
+        if name in self._withdrawn and change.created_on != self.fingerprint:
+            raise Outdated
+
+    def _place(self, bundles: dict[str, tuple[str, ...]], replacing: bool) -> None:
+        """Add or replace those that can be placed; the others wait."""
+        placed: dict[str, tuple[str, ...]] = {}
+        for name, items in bundles.items():
+            self.unknown_items.pop(name, None)
+            if replacing and set(items) == set(self.recommender.bundle(name).item_ids):
+                continue
+            try:
+                checked = self.recommender.check_bundles({name: items}, replacing)
+            except CoheatError:
+                if replacing and self.sequence:
+                    raise Outdated from None
+                self.waiting_bundles.add(name)
+                continue
+            placed[name] = items
+            self.waiting_bundles.discard(name)
+            self.note_unknown(name, checked.unknown_items.get(name, []))
+        if placed:
+            change = self.recommender.replace_bundles if replacing else self.recommender.add_bundles
+            change(placed)
+
+    def note_unknown(self, name: str, items: list[str]) -> None:
+        self.unknown_items.pop(name, None)
+        if items:
+            self.unknown_items[name] = items
+
+    def _replay_interactions(self, store: Store, until: int) -> None:
+        """In one pass, bundle by bundle: one that was taken a thousand times is weighed once.
+
+        Ids are kept once each, pairs as two columns of numbers: there may be millions of them.
+        """
+        users, bundles = Codes(), Codes()
+        takers, taken = array("i"), array("i")
+        for pairs in store.pairs(self.sequence, until):
+            takers.extend(users[user_id] for user_id, _ in pairs)
+            taken.extend(bundles[bundle_id] for _, bundle_id in pairs)
+        columns = np.frombuffer(takers, dtype=np.int32), np.frombuffer(taken, dtype=np.int32)
+        order = np.argsort(columns[1], kind="stable")
+        names, people = list(bundles), list(users)
+        known = np.array([self.recommender.has_bundle(name) for name in names], dtype=np.bool_)
+        here = known[columns[1]] if len(names) else known
+        for code, count in zip(*np.unique(columns[1][~here], return_counts=True), strict=True):
+            self.waiting_interactions[names[code]] += int(count)
+        rows = order[here[order]]
+        with _uncollected():
+            for start in range(0, len(rows), AT_ONCE):
+                block = rows[start : start + AT_ONCE]
+                numbers = zip(columns[0][block].tolist(), columns[1][block].tolist(), strict=True)
+                self.recommender.record_many((people[user], names[bundle]) for user, bundle in numbers)
 
 
-def load(run: Path, store: Store, generation: int, knobs: Mapping[str, float] | None = None) -> Served:
-    """Load a run's model, check it, and replay what was written; any fault is a `CoheatError`.
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for garbage, which would look at all that is kept, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
-    `knobs` are turned as they are named (see `Recommender.load`).
+
+class Codes(dict[str, int]):
+    """Numbers for texts, in the order of their first appearance."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return len(self) - 1
+
+
+def load(run: Path, generation: int, knobs: Mapping[str, float] | None = None) -> LoadedModel:
+    """Load a run's model and check it; what was written since is not in it yet (see `LoadedModel.replay`).
+
+    `knobs` are turned as they are named (see `Recommender.load`). Whatever reading a strange file
+    raises becomes an `ArtifactError`: a service must not end by it.
     """
+    try:
+        return _load(run, generation, knobs)
+    except CoheatError:
+        raise
+    except Exception as error:
+        log.warning("%s cannot be loaded", run, exc_info=True)
+        said = f"{type(error).__name__}: {str(error)[:200]}" if str(error) else type(error).__name__
+        raise ArtifactError(
+            f"{run}: cannot be read ({said}); it is damaged, or no artifact; train or copy it again"
+        ) from error
+
+
+def _load(run: Path, generation: int, knobs: Mapping[str, float] | None) -> LoadedModel:
     index = _index(run)
+    _check_files(index.parent)
     before = read_json(index) if index.exists() else {}
     recommender = Recommender.load(run, **(knobs or {}))
     if read_json(index) != before:
         raise ArtifactError(f"{run}: replaced while it was being read; load it again")
-    fresh = Served(
+    loaded = LoadedModel(
         recommender,
         str(before.get("sha256")),
         before["description"],
         datetime.now(UTC).isoformat(timespec="seconds"),
         generation,
     )
-    served = fresh.up_to_date(store)
-    warm_up(served)
-    return served
+    warm_up(loaded)
+    return loaded
 
 
-def warm_up(served: Served) -> None:
+def warm_up(loaded: LoadedModel) -> None:
     """Ask for some lists, so that the vectors are in memory; scores that are no numbers are refused."""
-    recommender = served.recommender
+    recommender = loaded.recommender
     ids = recommender.user_ids
     users = list(ids[:: max(1, len(ids) // WARMING_USERS)][:WARMING_USERS])
     if not recommender.check_scores(users):
@@ -68,55 +250,19 @@ def warm_up(served: Served) -> None:
     recommender.recommend(users, k=10)
 
 
+def _check_files(directory: Path) -> None:
+    """Only plain files are read: a pipe in the place of one would be waited for, for ever."""
+    try:
+        files = list(directory.iterdir()) if directory.is_dir() else []
+        strange = [one.name for one in files if not (one.is_file() or one.is_dir())]
+    except OSError as error:
+        raise ArtifactError(f"{directory}: cannot be read ({error.strerror})") from None
+    if strange:
+        raise ArtifactError(
+            f"{directory}: {strange[0]} is not a plain file; train or copy the artifact again"
+        )
+
+
 def _index(run: Path) -> Path:
     inside = run / "model" / "artifact.json"
     return inside if inside.exists() else run / "artifact.json"
-
-
-def _replay_bundles(served: Served, store: Store) -> int:
-    """Bring bundles to the state that is stored, as few changes as possible; how many found no place."""
-    recommender = served.recommender
-    removed: list[str] = []
-    added: dict[str, tuple[str, ...]] = {}
-    replaced: dict[str, tuple[str, ...]] = {}
-    for change in store.bundles(served.sequence):
-        name, known = change.bundle_id, recommender.has_bundle(change.bundle_id)
-        if change.item_ids is None:
-            removed += [name] if known else []
-        elif not known:
-            added[name] = change.item_ids
-        elif change.created_on == served.fingerprint:  # it was removed from this model, then made anew
-            removed.append(name)
-            added[name] = change.item_ids
-        elif set(recommender.bundle(name).item_ids) != set(change.item_ids):
-            replaced[name] = change.item_ids
-    if removed:
-        recommender.remove_bundles(removed)
-    return _place(recommender.add_bundles, added) + _place(recommender.replace_bundles, replaced)
-
-
-def _place(place: Callable[[Mapping[str, tuple[str, ...]]], Any], bundles: dict[str, tuple[str, ...]]) -> int:
-    """All at once; where one of them cannot be placed, one by one. How many could not."""
-    if not bundles:
-        return 0
-    try:
-        place(bundles)
-        return 0
-    except CoheatError:
-        return sum(_refuses(place, {name: items}) for name, items in bundles.items())
-
-
-def _replay_interactions(served: Served, store: Store) -> int:
-    pairs = [(one.user_id, one.bundle_id) for one in store.interactions(served.sequence)]
-    placed = [pair for pair in pairs if served.recommender.has_bundle(pair[1])]
-    if placed:
-        served.recommender.record_many(placed)
-    return len(pairs) - len(placed)
-
-
-def _refuses(change: Callable[[Any], Any], argument: Any) -> bool:
-    try:
-        change(argument)
-    except CoheatError:
-        return True
-    return False

@@ -9,31 +9,41 @@ wait for each other, questions never wait for the disk.
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
+import hashlib
+import json
 import logging
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import BundleInfo, Recommendation, Recommendations, Recommender, Recorded, UserInfo
+from coheat.service import logs
 from coheat.service.metrics import Metrics
-from coheat.service.served import Served, load
+from coheat.service.served import LoadedModel, Outdated, load, warm_up
 from coheat.service.store import Store, StoreError
 
 log = logging.getLogger("coheat.service")
 T = TypeVar("T")
+OPTIMISTIC_LOADS = 2
+"""How often a model is loaded while writes go on; the next time they wait for it."""
+FEW = 100
+"""Writes that are caught up with in no time."""
 
 
 class Conflict(CoheatError):
     """What is to be made is there already."""
+
+
+class PreconditionFailed(CoheatError):
+    """What is to be changed is no longer as the one who asks has seen it."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,12 @@ class Written:
     unknown_item_ids: list[str]
     created: bool
 
+    @property
+    def etag(self) -> str:
+        """Names what can be written of a bundle, and not its popularity, which moves by itself."""
+        items = sorted({*self.bundle.item_ids, *self.unknown_item_ids})
+        return f'"{hashlib.sha256(json.dumps(items).encode()).hexdigest()[:16]}"'
+
 
 ListOrError = UserList | Exception
 Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
@@ -80,18 +96,45 @@ Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
 class State:
     """The model that answers now, the store, and the threads that work for them."""
 
-    def __init__(self, run: Path, store: Store, metrics: Metrics, knobs: Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        run: Path,
+        store: Store,
+        metrics: Metrics,
+        knobs: Mapping[str, float] | None = None,
+        log_ids: bool = False,
+    ):
+        """The model is loaded here; `catch_up` is to be called before it is asked."""
         self.run, self.store, self.metrics, self.knobs = run, store, metrics, knobs
-        self.served = load(run, store, 1, knobs)
+        self.log_ids = log_ids
+        self.served = load(run, 1, knobs)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
-        self.ready = False
+        self.caught_up = self.ready = self.is_uncertain = False
+        self.failure: Exception | None = None
         self._model = ThreadPoolExecutor(1, "model")
         self._disk = ThreadPoolExecutor(1, "disk")
         self._aside = ThreadPoolExecutor(1, "aside")
         self._waiting: dict[Wanted, Waiting] = {}
         self._queueing = threading.Lock()  # whoever joins a list must not miss its being taken away
+
+    def catch_up(self) -> None:
+        """Bring the model up to date with the store."""
+        self.served.replay(self.store)
+        self.caught_up = True
         self._count()
+
+    async def start(self) -> None:
+        """Catch up and warm up, beside the event loop, which answers meanwhile; a fault is kept."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._aside, self.catch_up)
+            await self.ask(lambda _: warm_up(self.served))
+        except Exception as error:
+            self.failure = error
+            return
+        self.ready = True
+        self.metrics.ready.set(1)
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -120,34 +163,83 @@ class State:
 
     # --- changes --------------------------------------------------------------------------------
 
-    async def create_bundle(self, bundle_id: str, item_ids: Sequence[str]) -> Written:
-        """Publish a bundle that is not there yet."""
+    @contextlib.asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """One change at a time; before it, what the store may hold from one that was refused is made, too."""
         async with self.changing:
-            if self.served.recommender.has_bundle(bundle_id):
-                raise Conflict(f"there is a bundle {shortened(bundle_id)} already; PUT replaces it")
-            return await self._add(bundle_id, item_ids)
+            if self.is_uncertain:
+                await self._on_disk(self.store.check)
+                await self.ask(lambda _: self.served.replay(self.store))
+                self.is_uncertain = False
+                self._count()
+            yield
 
-    async def replace_bundle(self, bundle_id: str, item_ids: Sequence[str]) -> Written:
+    async def create_bundle(
+        self, bundle_id: str, item_ids: Sequence[str], request: str | None = None
+    ) -> Written:
+        """Publish a bundle that is not there yet; `request` names the one that asks, if it may ask again."""
+        async with self._change():
+            has_bundle = self.served.recommender.has_bundle(bundle_id)
+            if has_bundle and request is not None and await self._was_made_by(bundle_id, request):
+                return replace(await self._current(bundle_id), created=True)
+            if has_bundle or bundle_id in self.served.waiting_bundles:
+                waits = "" if has_bundle else ", which waits for a model that knows its items"
+                raise Conflict(f"there is a bundle {shortened(bundle_id)} already{waits}; PUT replaces it")
+            return await self._add(bundle_id, item_ids, request)
+
+    async def _was_made_by(self, bundle_id: str, request: str) -> bool:
+        stored = await self._on_disk(lambda: self.store.bundle(bundle_id))
+        if stored is None or stored.request is None:
+            return False
+        key, body = request.split(":")
+        made_by, made_of = stored.request.split(":")
+        if key == made_by and body != made_of:
+            raise DataError("this Idempotency-Key was used for another body; take a new one for each request")
+        return stored.request == request
+
+    async def replace_bundle(
+        self, bundle_id: str, item_ids: Sequence[str], matching: str | None = None
+    ) -> Written:
         """Give a bundle other items, or publish it where there is none."""
-        async with self.changing:
+        async with self._change():
+            await self._check_match(bundle_id, matching)
             if not self.served.recommender.has_bundle(bundle_id):
                 return await self._add(bundle_id, item_ids)
             unknown = await self._check(bundle_id, item_ids, replacing=True)
+            sequence = await self._store(
+                lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id
+            )
 
-            def write() -> int:
-                return self.store.put_bundle(bundle_id, item_ids, self.store.created_on(bundle_id))
+            def change(model: Recommender) -> BundleInfo:
+                model.replace_bundles({bundle_id: item_ids})
+                self.served.waiting_bundles.discard(bundle_id)
+                self.served.note_unknown(bundle_id, unknown)
+                self.served.reached(sequence)
+                return model.bundle(bundle_id)
 
-            await self._store(write, "bundle")
-            await self.ask(lambda model: model.replace_bundles({bundle_id: item_ids}))
-            return Written(await self.ask(lambda model: model.bundle(bundle_id)), unknown, created=False)
+            return Written(await self.ask(change), unknown, created=False)
 
-    async def _add(self, bundle_id: str, item_ids: Sequence[str]) -> Written:
+    async def _add(self, bundle_id: str, item_ids: Sequence[str], request: str | None = None) -> Written:
+        """A bundle that the model does not have; it may have been written before, and waited since."""
         unknown = await self._check(bundle_id, item_ids, replacing=False)
+        waited = bundle_id in self.served.waiting_bundles
         made_on = self.served.fingerprint
-        await self._store(lambda: self.store.put_bundle(bundle_id, item_ids, made_on), "bundle")
-        await self.ask(lambda model: model.add_bundles({bundle_id: item_ids}))
+        sequence = await self._store(
+            lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle", bundle_id
+        )
+        takers = await self._on_disk(lambda: self.store.takers(bundle_id))
+
+        def change(model: Recommender) -> BundleInfo:
+            model.add_bundles({bundle_id: item_ids})
+            self.served.waiting_bundles.discard(bundle_id)
+            self.served.note_unknown(bundle_id, unknown)
+            self.served.recall(bundle_id, takers)
+            self.served.reached(sequence)
+            return model.bundle(bundle_id)
+
+        added = await self.ask(change)
         self.metrics.bundles.inc()
-        return Written(await self.ask(lambda model: model.bundle(bundle_id)), unknown, created=True)
+        return Written(added, unknown, created=not waited)
 
     async def _check(self, bundle_id: str, item_ids: Sequence[str], replacing: bool) -> list[str]:
         """The items that the model does not know; an error where it can make nothing of the rest."""
@@ -157,53 +249,132 @@ class State:
             raise DataError(str(error)) from None
         return checked.unknown_items.get(bundle_id, [])
 
-    async def remove_bundle(self, bundle_id: str) -> None:
-        """Take a bundle from the shelf, whether it was trained or added."""
-        async with self.changing:
-            require_bundle(self.served.recommender, bundle_id)
-            await self._store(lambda: self.store.remove_bundle(bundle_id), "removal")
-            await self.ask(lambda model: model.remove_bundles([bundle_id]))
-            self.metrics.bundles.dec()
+    async def _check_match(self, bundle_id: str, matching: str | None) -> None:
+        """Raise where somebody asks for a change to what is no longer there (the header If-Match)."""
+        if matching is None:
+            return
+        there = self.served.recommender.has_bundle(bundle_id)
+        tags = {tag.strip() for tag in matching.split(",")}
+        if not there or not ("*" in tags or (await self._current(bundle_id)).etag in tags):
+            raise PreconditionFailed(
+                f"the bundle {shortened(bundle_id)} is no longer as you have seen it; read it again"
+            )
+
+    async def _current(self, bundle_id: str) -> Written:
+        return await self.ask(lambda model: self.described(model, bundle_id))
+
+    def described(self, model: Recommender, bundle_id: str) -> Written:
+        """A bundle as it stands."""
+        if bundle_id in self.served.waiting_bundles and not model.has_bundle(bundle_id):
+            raise UnknownIdError(
+                f"the bundle {shortened(bundle_id)} waits for a model that knows its items; DELETE withdraws "
+                "it"
+            )
+        info = require_bundle(model, bundle_id).bundle(bundle_id)
+        return Written(info, self.served.unknown_items.get(bundle_id, []), created=False)
+
+    async def remove_bundle(self, bundle_id: str, matching: str | None = None) -> None:
+        """Take a bundle from the shelf, whether it was trained or added, or waits for a place there."""
+        async with self._change():
+            await self._check_match(bundle_id, matching)
+            there = self.served.recommender.has_bundle(bundle_id)
+            if bundle_id not in self.served.waiting_bundles:
+                require_bundle(self.served.recommender, bundle_id)
+            sequence = await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
+
+            def change(model: Recommender) -> None:
+                self.served.forget(bundle_id)
+                if there:
+                    model.remove_bundles([bundle_id])
+                self.served.reached(sequence)
+
+            await self.ask(change)
+            self.metrics.bundles.dec(int(there))
 
     async def record(self, user_id: str, bundle_id: str) -> Recorded:
         """A user took a bundle; again it changes nothing."""
-        async with self.changing:
+        async with self._change():
             require_bundle(self.served.recommender, bundle_id)
-            await self._store(lambda: self.store.add_interaction(user_id, bundle_id), "interaction")
-            return await self.ask(lambda model: model.record(user_id, bundle_id))
+            sequence = await self._store(
+                lambda: self.store.add_interaction(user_id, bundle_id), "interaction", bundle_id, user_id
+            )
 
-    async def _store(self, write: Callable[[], int], kind: str) -> None:
+            def change(model: Recommender) -> Recorded:
+                recorded = model.record(user_id, bundle_id)
+                self.served.reached(sequence)
+                return recorded
+
+            return await self.ask(change)
+
+    async def check_store(self) -> None:
+        """Raise `StoreError` where the next write would fail."""
+        await self._on_disk(self.store.check)
+
+    async def _store(self, write: Callable[[], int], kind: str, bundle_id: str, user_id: str = "") -> int:
+        """Write to the disk, and to the log who did it; ids of users only where that is wanted."""
         started = time.perf_counter()
-        await asyncio.get_running_loop().run_in_executor(self._disk, write)
+        about = {"kind": kind, "bundle_id": bundle_id, "key": logs.key_name.get()}
+        if user_id and self.log_ids:
+            about["user_id"] = user_id
+        try:
+            sequence = await self._on_disk(write)
+        except StoreError as error:
+            self.is_uncertain = self.is_uncertain or error.is_uncertain
+            self.metrics.failed_writes.labels(kind).inc()
+            logs.event("write failed", **about, reason=error.reason)
+            raise
+        logs.event("write", **about, sequence=sequence)
         self.metrics.write_seconds.observe(time.perf_counter() - started)
         self.metrics.writes.labels(kind).inc()
+        return sequence
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     # --- the model ------------------------------------------------------------------------------
 
-    async def reload(self) -> Served:
+    async def reload(self) -> LoadedModel:
         """Load the run's model anew, aside; on any fault the old one stays and the fault is raised."""
         async with self.reloading:
             try:
                 served = await self._load_aside()
-            except CoheatError:
+            except Exception as error:
                 self.metrics.reloads.labels("failed").inc()
+                logs.event("reload failed", reason=str(error), key=logs.key_name.get())
                 raise
             self.metrics.reloads.labels("succeeded").inc()
+            logs.event("reload", generation=served.generation, key=logs.key_name.get())
             self._count()
             return served
 
-    async def _load_aside(self) -> Served:
-        loop, generation = asyncio.get_running_loop(), self.served.generation + 1
-        fresh = await loop.run_in_executor(self._aside, load, self.run, self.store, generation, self.knobs)
-        # What was written while it was being loaded; then nothing may come in between.
-        fresh = await loop.run_in_executor(self._aside, fresh.up_to_date, self.store)
+    async def _load_aside(self) -> LoadedModel:
+        generation = self.served.generation + 1
+        for _ in range(OPTIMISTIC_LOADS):
+            with contextlib.suppress(Outdated):
+                fresh = await self._loaded(generation)
+                async with self.changing:  # the little that came since; then nothing may come in between
+                    await self._beside(fresh.replay, self.store)
+                    self.served, self.is_uncertain = fresh, False
+                return fresh
         async with self.changing:
-            self.served = await loop.run_in_executor(self._aside, fresh.up_to_date, self.store)
-        log.info("serving generation %d of %s", generation, self.run)
+            self.served, self.is_uncertain = await self._loaded(generation), False
         return self.served
 
+    async def _loaded(self, generation: int) -> LoadedModel:
+        """Loaded and brought up to date, as far as nothing is written meanwhile."""
+        fresh = await self._beside(load, self.run, generation, self.knobs)
+        while True:
+            before = fresh.sequence
+            await self._beside(fresh.replay, self.store)
+            if fresh.sequence - before <= FEW:
+                return fresh
+
+    async def _beside(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run something long on the thread for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._aside, work, *arguments)
+
     def _count(self) -> None:
-        self.metrics.model_loaded(len(self.served.recommender.bundle_ids))
+        self.metrics.model_loaded(len(self.served.recommender.popularity))
 
     def close(self) -> None:
         """End the threads, then let go of the store."""
@@ -281,22 +452,3 @@ def _deliver(waiting: Waiting, lists: dict[Asker, ListOrError]) -> None:
             answer.set_exception(found)
         else:
             answer.set_result(found)
-
-
-def lock_directory(directory: Path) -> int:
-    """Hold a state directory against a second service; the system lets go of it however we end."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"{directory}: cannot be written ({error.strerror}); make it writable, or choose --state"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise StoreError(
-            f"{directory}: another service works on it; stop that one, or choose --state"
-        ) from None
-    return handle

@@ -1,0 +1,127 @@
+"""The service's log: one JSON object per line on standard error, for requests, writes and faults.
+
+Lines are handed to a thread. If nobody takes them (a pipe that is not read, a full disk), they are dropped
+and counted; the service goes on. No keys are ever written, ids of users only where asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+MOST_WAITING = 10_000
+REPEATED_SECONDS = 10.0
+request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+key_name: contextvars.ContextVar[str | None] = contextvars.ContextVar("key_name", default=None)
+
+events = logging.getLogger("coheat.service.events")
+"""Requests and writes; others' messages go to loggers of their own."""
+
+
+def event(what: str, /, **fields: Any) -> None:
+    """Write down that something happened."""
+    if events.isEnabledFor(logging.INFO):
+        events.info(what, extra={"fields": fields})
+
+
+class JsonLines(logging.Formatter):
+    """A record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        document: dict[str, Any] = {"time": moment, "level": record.levelname.lower()}
+        fields = getattr(record, "fields", None)
+        if fields is None:
+            document |= {"event": "message", "logger": record.name, "message": record.getMessage()}
+        else:
+            document |= {"event": record.getMessage(), **fields}
+        identity = request_id.get()
+        if identity:
+            document.setdefault("request_id", identity)
+        if record.exc_info:
+            document["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str)
+
+
+class Unrepeated(logging.Filter):
+    """The same message at most once in a while: whoever causes it must not be able to fill the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: dict[str, float] = {}
+        self.left_out: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == events.name or (record.name.startswith("coheat") and record.exc_info):
+            return True
+        key, now = f"{record.name} {str(record.msg)[:100]}", time.monotonic()
+        if now - self.last.get(key, -REPEATED_SECONDS) < REPEATED_SECONDS:
+            self.left_out[key] = self.left_out.get(key, 0) + 1
+            return False
+        if len(self.last) > 1000:
+            self.last.clear()
+        self.last[key] = now
+        left_out = self.left_out.pop(key, 0)
+        if left_out:
+            record.msg = f"{record.msg} (and {left_out} more like it in between)"
+        return True
+
+
+class Aside(logging.Handler):
+    """Hands lines to a thread that writes them."""
+
+    def __init__(self, stream: TextIO):
+        super().__init__()
+        self.stream = stream
+        self.lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
+        self.dropped = 0
+        self.thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self.thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.lines.put_nowait(self.format(record))
+        except queue.Full:
+            self.dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def _write(self) -> None:
+        while (line := self.lines.get()) is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self.stream.write(line + "\n")
+                if self.lines.empty():
+                    self.stream.flush()
+
+    def finish(self, seconds: float = 1.0) -> None:
+        """Wait a moment until all is written."""
+        with contextlib.suppress(queue.Full):
+            self.lines.put(None, timeout=seconds)
+        self.thread.join(seconds)
+
+
+@contextlib.contextmanager
+def logging_to(stream: TextIO = sys.stderr) -> Iterator[Aside]:
+    """Everything that is logged goes to `stream`, within the block."""
+    handler = Aside(stream)
+    handler.setFormatter(JsonLines())
+    handler.addFilter(Unrepeated())
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield handler
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        handler.finish()

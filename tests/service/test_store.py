@@ -1,0 +1,404 @@
+"""The store: against a dictionary, with files that were altered, copied, removed or cut off beneath it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from coheat.service.locking import lock_directory, release
+from coheat.service.sqlite_store import SqliteStore
+from coheat.service.store import StoreError
+
+START = "from coheat.cli import main; main()"
+NAMES = st.sampled_from(["a", "b", "ä/🧺\0", "'; --"])
+ITEMS = st.lists(st.sampled_from(["1", "2", "\n", "é"]), min_size=1, max_size=3)
+
+
+class StoreAgainstDictionary(RuleBasedStateMachine):
+    """Whatever is done to it, the store holds what a dictionary would; also opened anew, or copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(prefix="coheat-store-"))
+        self.store = SqliteStore(self.place / "store.sqlite")
+        self.kept: dict[str, tuple[str, ...] | None] = {}
+        self.born: dict[str, int] = {}
+        self.created_on: dict[str, str | None] = {}
+        self.order: list[str] = []
+        self.pairs: list[tuple[str, str]] = []
+        self.latest = 0
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.place)
+
+    def _written(self, name: str, sequence: int) -> None:
+        assert sequence > self.latest
+        self.latest = sequence
+        self.order = [one for one in self.order if one != name] + [name]
+
+    @rule(name=NAMES, items=ITEMS, created_on=st.sampled_from([None, "model", "other"]))
+    def put(self, name: str, items: list[str], created_on: str | None) -> None:
+        self._written(name, self.store.put_bundle(name, items, created_on))
+        if self.kept.get(name) is None:
+            self.born[name] = self.latest if created_on else 0
+            self.created_on[name] = created_on
+        self.kept[name] = tuple(items)
+
+    @rule(name=NAMES)
+    def remove(self, name: str) -> None:
+        self._written(name, self.store.remove_bundle(name))
+        self.kept[name] = None
+        self.pairs = [pair for pair in self.pairs if pair[1] != name]
+
+    @rule(user=NAMES, name=NAMES)
+    def record(self, user: str, name: str) -> None:
+        sequence = self.store.add_interaction(user, name)
+        if (user, name) in self.pairs:
+            assert sequence <= self.latest
+        else:
+            assert sequence > self.latest
+            self.latest = sequence
+            self.pairs.append((user, name))
+
+    @rule()
+    def open_anew(self) -> None:
+        self.store.close()
+        self.store = SqliteStore(self.store.path)
+
+    @rule()
+    def killed(self) -> None:
+        """What a killed process leaves: the file, and its log."""
+        elsewhere = Path(tempfile.mkdtemp(dir=self.place))
+        for ending in ("", "-wal"):
+            shutil.copy(f"{self.store.path}{ending}", elsewhere / f"store.sqlite{ending}")
+        self.store.close()
+        self.store = SqliteStore(elsewhere / "store.sqlite")
+
+    @precondition(lambda self: self.latest)
+    @rule(share=st.floats(0, 1))
+    def read_in_two_parts(self, share: float) -> None:
+        middle = int(share * self.latest)
+        parts = [*self.store.bundles(0, middle), *self.store.bundles(middle)]
+        assert parts == list(self.store.bundles())
+        read = [*self.store.interactions(0, middle), *self.store.interactions(middle)]
+        assert read == list(self.store.interactions())
+
+    @invariant()
+    def is_as_written(self) -> None:
+        found = list(self.store.bundles())
+        assert [change.bundle_id for change in found] == self.order
+        for change in found:
+            assert change == self.store.bundle(change.bundle_id)
+            assert change.item_ids == self.kept[change.bundle_id]
+            if change.item_ids is not None:
+                assert change.born == self.born[change.bundle_id]
+                assert change.created_on == self.created_on[change.bundle_id]
+        assert [(one.user_id, one.bundle_id) for one in self.store.interactions()] == self.pairs
+        assert [pair for step in self.store.pairs() for pair in step] == self.pairs
+        for name in self.kept:
+            assert self.store.takers(name) == [user for user, taken in self.pairs if taken == name]
+        assert self.store.last_sequence() == self.latest
+
+
+TestStoreAgainstDictionary = StoreAgainstDictionary.TestCase
+TestStoreAgainstDictionary.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with three bundles, one of them removed, and two interactions; closed."""
+    path = tmp_path / "state" / "store.sqlite"
+    store = SqliteStore(path)
+    store.put_bundle("a", ["1"], "model")
+    store.put_bundle("b", ["2"], None)
+    store.add_interaction("u", "a")
+    store.add_interaction("v", "a")
+    store.remove_bundle("c")
+    store.close()
+    return path
+
+
+def alter(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE state SET latest = 0", "counters are not as written"),
+        ("UPDATE state SET interactions = 3", "counters are not as written"),
+        ("DELETE FROM state", "counters are missing"),
+        ("DELETE FROM interactions WHERE user_id = 'u'", "1 interactions instead of 2"),
+        ("DELETE FROM bundles WHERE bundle_id = 'c'", "2 bundles instead of 3"),
+        ("UPDATE bundles SET sequence = 99 WHERE bundle_id = 'a'", "newer than the latest write, 99 than 5"),
+        ("UPDATE bundles SET born = 7 WHERE bundle_id = 'a'", "the bundle 'a' is not as written"),
+        (
+            "UPDATE interactions SET user_id = 'w' WHERE user_id = 'u'",
+            "interaction with bundle 'a' is not as",
+        ),
+    ],
+)
+def test_what_was_altered_is_noticed_and_not_written_over(path: Path, statement: str, said: str) -> None:
+    alter(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=f"store.sqlite: damaged .*{said}.*coheat state restore"):
+        _read_all(path)
+    assert len(path.read_bytes()) == len(before)
+
+
+def _read_all(path: Path) -> tuple[int, int]:
+    store = SqliteStore(path)
+    try:
+        return len(list(store.bundles())), len(list(store.interactions()))
+    finally:
+        store.close()
+
+
+def test_a_copy_without_its_log_is_refused(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path)
+    store.put_bundle("d", ["4"], "model")
+    shutil.copy(path, tmp_path / "bare.sqlite")
+    with pytest.raises(StoreError, match=r"without its log .*coheat state backup"):
+        SqliteStore(tmp_path / "bare.sqlite")
+    fresh = SqliteStore(tmp_path / "fresh.sqlite")
+    fresh.put_bundle("d", ["4"], "model")
+    shutil.copy(tmp_path / "fresh.sqlite", tmp_path / "bare too.sqlite")
+    with pytest.raises(StoreError, match="without its log"):
+        SqliteStore(tmp_path / "bare too.sqlite")
+    shutil.copy(f"{path}-wal", tmp_path / "bare.sqlite-wal")
+    assert _read_all(tmp_path / "bare.sqlite") == (4, 2)
+    store.close()
+    fresh.close()
+    shutil.copy(path, tmp_path / "closed.sqlite")
+    assert _read_all(tmp_path / "closed.sqlite") == (4, 2)
+    path.unlink()
+    (tmp_path / "state" / "store.sqlite-wal").write_bytes(b"all that is left")
+    with pytest.raises(StoreError, match="missing or empty, while its log"):
+        SqliteStore(path)
+    assert (tmp_path / "state" / "store.sqlite-wal").read_bytes() == b"all that is left"
+
+
+@pytest.mark.parametrize("ending", ["", "-wal"])
+@pytest.mark.parametrize("how", ["removed", "exchanged", "cut off"])
+def test_files_that_change_under_its_feet_stop_all_writes(path: Path, ending: str, how: str) -> None:
+    store = SqliteStore(path)
+    store.put_bundle("d", ["4"], "model")
+    store.check()
+    file = Path(f"{path}{ending}")
+    aside = file.with_name("aside")
+    shutil.copy(file, aside)
+    if how == "removed":
+        os.link(file, file.with_name("kept"))
+        file.unlink()
+    elif how == "exchanged":
+        os.link(file, file.with_name("kept"))
+        aside.replace(file)
+    else:
+        os.truncate(file, 100)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"{how} while the service runs") as caught:
+            store.put_bundle("e", ["5"], "model")
+        assert f"{file.name} was {how}" in caught.value.reason
+        assert str(path.parent) not in caught.value.reason
+        with pytest.raises(StoreError, match=how):
+            store.check()
+    if how != "cut off":  # put back, it goes on
+        file.with_name("kept").replace(file)
+        store.check()
+        store.put_bundle("f", ["5"], "model")
+        store.close()
+        assert _read_all(path) == (5, 2)
+
+
+def test_a_full_disk_is_known_until_there_is_room_again(path: Path) -> None:
+    store = SqliteStore(path)
+    store.put_bundle("d", ["4"], "model")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(StoreError, match="make room"):
+            store.put_bundle("e", ["x" * 1000], "model")
+        for _ in range(2):
+            with pytest.raises(StoreError, match="make room"):
+                store.check()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    store.check()
+    store.put_bundle("e", ["5"], "model")
+    store.close()
+    assert _read_all(path) == (5, 2)
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = SqliteStore(tmp_path / "state" / "store.sqlite")
+        store.put_bundle("a", ["1"], None)
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "state").iterdir()}
+        assert modes == dict.fromkeys(["store.sqlite", "store.sqlite-wal", "store.sqlite-shm"], 0o600)
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+        store.close()
+        (tmp_path / "state" / "store.sqlite").chmod(0o644)
+        SqliteStore(tmp_path / "state" / "store.sqlite").close()
+        assert stat.S_IMODE((tmp_path / "state" / "store.sqlite").stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_removing_a_file_does_not_open_the_lock(tmp_path: Path) -> None:
+    held = lock_directory(tmp_path)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(StoreError, match="another service works on it"):
+        lock_directory(tmp_path)
+    release(held)
+    release(lock_directory(tmp_path))
+
+
+# --- an older format ----------------------------------------------------------------------------
+
+FORMAT_1 = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE sequence (latest INTEGER NOT NULL);
+CREATE TABLE bundles (
+    bundle_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL UNIQUE, item_ids TEXT, created_on TEXT,
+    written_at REAL NOT NULL, checksum TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE interactions (
+    user_id TEXT NOT NULL, bundle_id TEXT NOT NULL, sequence INTEGER NOT NULL UNIQUE,
+    written_at REAL NOT NULL, checksum TEXT NOT NULL, PRIMARY KEY (user_id, bundle_id)
+) WITHOUT ROWID;
+CREATE INDEX interactions_by_bundle ON interactions (bundle_id);
+PRAGMA application_id = 1668245605; PRAGMA user_version = 1;
+"""
+
+
+def write_format_1(path: Path, latest: int = 7) -> None:
+    def digest(*values: object) -> str:
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+
+    connection = sqlite3.connect(path)
+    connection.executescript(FORMAT_1)
+    connection.execute("INSERT INTO sequence VALUES (?)", (latest,))
+    for name, sequence, items, made_on in (
+        ("new", 5, '["1", "é"]', "m"), ("trained", 3, '["2"]', None), ("gone", 7, None, None),
+    ):  # fmt: skip
+        row = name, sequence, items, made_on
+        connection.execute("INSERT INTO bundles VALUES (?, ?, ?, ?, 1.5, ?)", (*row, digest(*row)))
+    for user, bundle, sequence in (("u", "new", 4), ("v", "new", 6)):
+        row_ = user, bundle, sequence
+        connection.execute("INSERT INTO interactions VALUES (?, ?, ?, 1.5, ?)", (*row_, digest(*row_)))
+    connection.commit()
+    connection.close()
+
+
+def test_a_store_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    write_format_1(path)
+    store = SqliteStore(path)
+    found = {change.bundle_id: change for change in store.bundles()}
+    assert list(found) == ["trained", "new", "gone"]
+    assert (found["new"].item_ids, found["new"].born, found["new"].created_on) == (("1", "é"), 4, "m")
+    assert (found["trained"].item_ids, found["trained"].born) == (("2",), 0)
+    assert found["gone"].item_ids is None
+    assert store.takers("new") == ["u", "v"]
+    assert store.put_bundle("next", ["1"], "m") == 8
+    store.close()
+    assert _read_all(path) == (4, 2)
+    old = sqlite3.connect(tmp_path / "store.format-1.sqlite")
+    assert old.execute("SELECT count(*) FROM bundles").fetchone() == (3,)
+    old.close()
+
+
+def test_a_damaged_store_of_the_first_format_stays_as_it_is(tmp_path: Path) -> None:
+    for name, latest, statement in (
+        ("one", 0, None),
+        ("two", 7, "UPDATE bundles SET item_ids = '[]' WHERE bundle_id = 'new'"),
+    ):
+        path = tmp_path / f"{name}.sqlite"
+        write_format_1(path, latest)
+        if statement:
+            alter(path, statement)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="damaged"):
+                SqliteStore(path)
+        connection = sqlite3.connect(path)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM interactions").fetchone() == (2,)
+        connection.close()
+
+
+# --- backups ------------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    done = [sys.executable, "-c", START, "state", *arguments]
+    return subprocess.run(done, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_backup_is_made_while_it_is_written_to_and_restored(path: Path, tmp_path: Path) -> None:
+    state, backup = path.parent, tmp_path / "backup.sqlite"
+    store = SqliteStore(path)
+    store.put_bundle("d", ["4"], "model")
+    done = command("backup", str(state), str(backup), "--json")
+    assert (done.returncode, json.loads(done.stdout)["bundles"]) == (0, 4), done.stderr
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    store.put_bundle("e", ["5"], "model")
+    store.close()
+    assert _read_all(path) == (5, 2)
+    again = command("backup", str(state), str(backup))
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert json.loads(command("check", str(backup), "--json").stdout) == {
+        "file": str(backup), "latest": 6, "bundles": 4, "interactions": 2,
+    }  # fmt: skip
+    restored = command("restore", str(state), str(backup))
+    assert restored.returncode == 0, restored.stderr
+    assert _read_all(path) == (4, 2)
+    [kept] = state.glob("store.replaced-*.sqlite")
+    assert _read_all(kept) == (5, 2)
+    assert command("restore", str(tmp_path / "elsewhere"), str(backup)).returncode == 0
+    assert _read_all(tmp_path / "elsewhere" / "store.sqlite") == (4, 2)
+
+
+def test_what_is_wrong_with_a_backup_is_told(path: Path, tmp_path: Path) -> None:
+    held = lock_directory(path.parent)
+    try:
+        refused = command("restore", str(path.parent), str(path))
+        assert "another service works on it" in refused.stderr
+    finally:
+        release(held)
+    altered = tmp_path / "altered.sqlite"
+    shutil.copy(path, altered)
+    alter(altered, "UPDATE interactions SET user_id = 'w' WHERE user_id = 'u'")
+    (tmp_path / "text.sqlite").write_text("no database" * 100)
+    for name, said in (
+        ("altered", "not as written"),
+        ("text", "not a database"),
+        ("nothing", "no such file"),
+    ):
+        file = str(tmp_path / f"{name}.sqlite")
+        for arguments in (("check", file), ("restore", str(path.parent), file)):
+            done = command(*arguments)
+            assert done.returncode == 2
+            assert said in done.stderr
+            assert "Traceback" not in done.stderr
+    assert _read_all(path) == (3, 2)
