@@ -25,6 +25,8 @@ AT_ONCE = 8
 """Connections that are let go of together: to find them, all are looked at."""
 PATIENCE = 0.25
 """Seconds after which somebody who sends or reads slowly may have to give way."""
+IDLE = 3
+"""The rank of those who wait between two requests: the last to give way, one at a time."""
 PIPELINED_SECONDS = 0.25
 """Between two requests that were sent together: nobody who does so may ask faster than those who wait."""
 REFUSAL = (
@@ -93,9 +95,12 @@ class Connections:
             ranked = [
                 (rank, one.since, id(one), one) for one in peer.open if (rank := one.rank(now)) is not None
             ]
-            for _, _, _, one in sorted(ranked)[: max(1, min(AT_ONCE, len(ranked) // 4))]:
-                self.let_go(one, "room")
             if ranked:
+                ranked.sort()
+                first = ranked[0][0]
+                alike = [one for rank, _, _, one in ranked if rank == first]
+                for one in alike[: 1 if first == IDLE else AT_ONCE]:
+                    self.let_go(one, "room")
                 return
 
     def let_go(self, one: Connection, reason: str) -> None:
@@ -187,7 +192,7 @@ class Connection(H11Protocol):
     def rank(self, now: float) -> int | None:
         """Who gives way first, if room is needed; None for those who are being answered."""
         if self._waits_for_head:
-            return 3
+            return IDLE
         if self._stalled_since is not None and now - self._stalled_since > PATIENCE:
             return 1
         return 2 if self._waits_for_body and now - self.since > PATIENCE else None
