@@ -12,6 +12,7 @@ import numpy as np
 from coheat.artifact import Artifact
 from coheat.data.dataset import BundleData, Sparse, pairs, relation
 from coheat.data.files import read_pairs
+from coheat.data.sampling import contains
 from coheat.data.split import Split
 from coheat.errors import DataError
 from coheat.evaluation import Candidates, Evaluation, Interval, difference, evaluate
@@ -62,8 +63,8 @@ def judge_on_file(artifact: Artifact, path: Path, ks: Sequence[int] = (20,)) -> 
 
 def _without(held_out: Sparse, data: BundleData) -> Sparse:
     """The interactions that were not there in training."""
-    users, bundles = held_out.nonzero()
-    new = np.asarray(data.user_bundle[users, bundles]).ravel() == 0
+    users, bundles = pairs(held_out)
+    new = ~contains(data.user_bundle, users, bundles)
     return relation(users[new], bundles[new], held_out.shape)
 
 
