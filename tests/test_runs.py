@@ -54,7 +54,7 @@ def test_a_run_remembers_what_it_was(run: Run, planted_directory: Path) -> None:
     assert again.record.training["epochs"] == 4
     assert again.record.config["embedding_size"] == 8
     assert len(history(run.path)) == 4
-    assert sorted(p.name for p in run.path.iterdir()) == ["history.jsonl", "model", "run.json"]
+    assert sorted(p.name for p in run.path.iterdir()) == ["history.jsonl", "model", "rivals.json", "run.json"]
 
 
 def test_evaluation_of_a_run_is_what_training_saw(run: Run) -> None:
@@ -208,7 +208,7 @@ def test_killed_in_the_middle_and_resumed_equals_uninterrupted(tmp_path: Path) -
     assert history(killed) == history(whole)
     assert len(history(whole)) == 10
     assert parameters(killed) == parameters(whole)
-    assert sorted(p.name for p in killed.iterdir()) == ["history.jsonl", "model", "run.json"]
+    assert sorted(p.name for p in killed.iterdir()) == ["history.jsonl", "model", "rivals.json", "run.json"]
 
 
 def kill_after(epochs_done: int, command: list[str], path: Path) -> None:

@@ -187,7 +187,7 @@ def mistakes() -> list[tuple[str, tuple[str, ...]]]:
         ("not a run", ("evaluate", "{data}")),
         ("a file, not a run's directory", ("evaluate", "{tmp}/file")),
         ("run.json: not valid JSON", ("evaluate", "{tmp}/broken")),
-        ("choose all or cold", ("evaluate", "{run}", "--candidates", "new")),
+        ("choose all, cold or offered", ("evaluate", "{run}", "--candidates", "new")),
         ("no such directory", ("evaluate", "{run}", "--data", "{tmp}/nowhere")),
         ("say for whom", ("recommend", "{run}")),
         ("say for whom", ("recommend", "{run}", "--user", "user-0-0", "--audience", "bundle-0-0")),

@@ -24,6 +24,7 @@ from coheat.data.split import split
 from coheat.errors import DataError
 from coheat.testing import bundle_data, id_pairs, small_data
 
+DIVIDING = tuple(name for name in SCENARIOS if name != "everything")
 WORLD = realistic_world(400, 150, 300, 4_000, 5_000, 1_200, seed=1)
 
 
@@ -36,7 +37,7 @@ def cells(matrix: object) -> set[tuple[int, int]]:
 
 
 @settings(deadline=None, max_examples=200)
-@given(bundle_data(timestamps=True), st.sampled_from(SCENARIOS), st.integers(0, 50))
+@given(bundle_data(timestamps=True), st.sampled_from(DIVIDING), st.integers(0, 50))
 def test_parts_are_disjoint_and_complete_or_a_sentence_says_why_not(
     data: BundleData, scenario: str, seed: int
 ) -> None:
@@ -55,7 +56,7 @@ def test_parts_are_disjoint_and_complete_or_a_sentence_says_why_not(
         assert warm.isdisjoint(bundle for _, bundle in validation | test)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", DIVIDING)
 def test_ratios_are_those_asked_for(scenario: str) -> None:
     made = make(WORLD, scenario)
     shares = [part.nnz / WORLD.user_bundle.nnz for part in made.parts.values()]
@@ -70,12 +71,19 @@ def test_ratios_are_those_asked_for(scenario: str) -> None:
         assert np.array(bundles) / sum(bundles) == pytest.approx(np.array([0.7, 0.1, 0.2]), abs=0.01)
 
 
+def test_everything_holds_nothing_out_and_keeps_what_tells_young_from_old() -> None:
+    made = split(WORLD, "everything")
+    assert cells(made.train.user_bundle) == cells(WORLD.user_bundle)
+    assert made.validation.nnz == made.test.nnz == 0
+    assert made.train.fingerprint == WORLD.fingerprint
+
+
 def test_other_ratios() -> None:
     made = split(WORLD, "warm", 0, ratios=(8, 0, 2))
     assert [part.nnz for part in made.parts.values()] == [3_200, 0, 800]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", DIVIDING)
 def test_the_same_seed_gives_the_same_split_and_another_seed_another(scenario: str) -> None:
     one, same, other = (make(WORLD, scenario, seed) for seed in (3, 3, 4))
     assert [cells(p) for p in one.parts.values()] == [cells(p) for p in same.parts.values()]

@@ -12,13 +12,14 @@ A cold-ratio split is always made here, from all interactions that a data set ha
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from coheat.data.dataset import BundleData
 from coheat.data.files import find_layout, has_split, read_data, read_split
-from coheat.data.problems import Problems
+from coheat.data.problems import DataWarning, Problems
 from coheat.data.split import split as make_split
 from coheat.data.writing import write_tables
 from coheat.errors import DataError
@@ -62,7 +63,10 @@ def find_datasets(directory: Path) -> list[Dataset]:
     whole: dict[str, Path] = {}
     for below in sorted(path for path in directory.iterdir() if path.is_dir()):
         if _is_data(below) and below.name not in SCENARIOS:
-            whole[below.name] = _unsplit(below)
+            try:
+                whole[below.name] = _unsplit(below)
+            except DataError as error:
+                warnings.warn(f"left out: {error}", DataWarning, stacklevel=2)
             continue
         for place in sorted(path for path in below.iterdir() if path.is_dir() and _is_data(path)):
             names = (below.name, place.name)
