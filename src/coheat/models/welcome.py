@@ -12,7 +12,6 @@ known of it. The offsets are added to the young curve of the bias, so they end, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +24,8 @@ LIST = 20
 """Length of the lists in which places are counted."""
 FADE = 8.0
 """Takers at which a welcome has lost three tenths of its effect (1 - 1 / sqrt(2))."""
+LOW = 20.0
+"""What hides a bundle where nothing could be measured."""
 SWEEPS = 4
 """Times that the offset of each group is sought in turn; later ones hardly move any."""
 CREDIBLE = 20.0
@@ -60,6 +61,12 @@ class Contest:
             takers.astype(np.float64),
             np.array(fair, dtype=np.float64),
         )
+
+    def hidden(self) -> float:
+        """What takes every stand-in off the lists."""
+        if not len(self.takers) or not len(self.established):
+            return -LOW
+        return offset_for_share(self.established, _best(np.concatenate(list(self.groups), axis=1)), 0.0)
 
     def offsets(self, welcome: float, counts: Numbers) -> Numbers:
         """What to add to the young curve of the bias at each of its knots (n_knots,).
@@ -105,9 +112,3 @@ def offset_for_share(known: Floats, new: Floats, share: float) -> float:
     lowest, highest = np.min(finite, initial=0.0) - 10.0, np.max(finite, initial=0.0) + 10.0
     place = round(share * len(entry))
     return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
-
-
-def between(welcomes: Sequence[float], offsets: Sequence[Numbers], welcome: float) -> Numbers:
-    """Offsets for a value between those that were sought, so that the knob can be turned while serving."""
-    stacked = np.stack(offsets)
-    return np.array([np.interp(welcome, welcomes, column) for column in stacked.T])
