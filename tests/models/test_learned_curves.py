@@ -133,8 +133,8 @@ def test_an_overlap_that_says_nothing_gets_no_weight() -> None:
     prior = {**flat_prior(), "noise": by_knot(0.0)}
     prior["bias"] = prior.pop("bias")  # the bias stays last
     found = learn(more, popularity, youth, prior)
-    assert np.abs(found["noise"](popularity, youth)).max() < 0.15
-    assert found["items"](popularity, youth).mean() > 0.6
+    assert np.abs(found["noise"].at(popularity, youth)).max() < 0.15
+    assert found["items"].at(popularity, youth).mean() > 0.6
 
 
 def test_candidates_are_the_best_of_each_group() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from coheat.models.curves import COUNTS
-from coheat.models.welcome import FADE, LIST, Contest, between
+from coheat.models.welcome import FADE, LIST, LOW, Contest, offset_for_share
 
 KNOTS = np.array(COUNTS)
 
@@ -56,7 +59,25 @@ def test_without_stand_ins_there_is_nothing_to_add() -> None:
     assert not contest.offsets(2.0, KNOTS).any()
 
 
-def test_the_knob_can_stand_between_two_values() -> None:
-    offsets = [np.array([-2.0, 0.0]), np.array([0.0, 4.0])]
-    assert between([1.0, 2.0], offsets, 1.5) == pytest.approx([-1.0, 2.0])
-    assert between([1.0, 2.0], offsets, 9.0) == pytest.approx([0.0, 4.0])
+def test_hidden_takes_every_stand_in_off_the_lists() -> None:
+    scores, is_stand_in, kept, popularity = shop()
+    hidden = Contest.of(scores, is_stand_in, kept, popularity).hidden()
+    assert hidden < 0
+    assert sum(shares(scores, np.full(len(KNOTS), hidden), is_stand_in, kept).values()) == 0
+    nothing = Contest.of(scores, np.zeros(480, dtype=bool), kept, popularity).hidden()
+    assert nothing == -LOW
+
+
+@given(
+    known=arrays.arrays(np.float32, (7, 5), elements=st.floats(-3, 3, width=32)),
+    new=arrays.arrays(np.float32, (7, 5), elements=st.floats(-3, 3, width=32)),
+    places=st.integers(0, 35),
+)
+def test_the_offset_gives_new_bundles_their_places(known: np.ndarray, new: np.ndarray, places: int) -> None:
+    rng = np.random.default_rng(0)  # so that no two scores are equal
+    known = -np.sort(-(known + rng.uniform(0, 1e-2, known.shape).astype(np.float32)), axis=1)
+    new = -np.sort(-(new + rng.uniform(0, 1e-2, new.shape).astype(np.float32)), axis=1)
+    offset = offset_for_share(known, new, places / 35)
+    both = np.concatenate([known, new + offset + 1e-6], axis=1)
+    lists = np.argsort(-both, axis=1, kind="stable")[:, :5]
+    assert abs(int((lists >= 5).sum()) - places) <= 1  # one entry may turn within the rounding
