@@ -53,6 +53,33 @@ def test_offsets_rise_with_the_welcome_and_end_where_takers_are_many() -> None:
     assert sum(shares(scores, lines[-1], is_stand_in, kept).values()) == pytest.approx(1.0, abs=0.02)
 
 
+def test_a_group_too_small_for_its_places_does_not_tower_above_the_others() -> None:
+    """Five popular bundles stand for one level: asked for more places than five, they get an offset as the
+    others have it, and who turns the welcome up does not push new bundles down behind them."""
+    scores, is_stand_in, kept, popularity = shop()
+    few = is_stand_in & ((kept != 4) | (np.arange(480) >= 475))
+    scores[:, is_stand_in & ~few] = -np.inf
+    popularity[few & (kept == 4)] += 3000
+    contest = Contest.of(scores, few, kept, popularity)
+    lines = [contest.offsets(welcome, KNOTS) for welcome in (1.0, 2.0, 4.0)]
+    assert max(np.abs(np.diff(line)).max() for line in lines) < 8
+    shares_of_new = [shares(scores, line, few, kept)[0] for line in lines]
+    assert shares_of_new == sorted(shares_of_new)
+
+
+def test_in_a_small_shop_lists_are_short() -> None:
+    """Lists of 20 would hold everything, whatever the welcome."""
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(400, 24)).astype(np.float32)
+    is_stand_in, kept = np.arange(24) >= 18, np.where(np.arange(24) >= 18, 0, 50)
+    contest = Contest.of(scores, is_stand_in, kept, np.full(24, 50))
+    places = []
+    for welcome in (0.5, 1.0, 2.0):
+        moved = scores + np.where(is_stand_in, contest.offsets(welcome, KNOTS)[0], 0)
+        places.append(float(is_stand_in[np.argsort(-moved, axis=1)[:, :6]].mean()))
+    assert places == pytest.approx([0.125, 0.25, 0.5], abs=0.03)
+
+
 def test_without_stand_ins_there_is_nothing_to_add() -> None:
     scores, _, kept, popularity = shop(5)
     contest = Contest.of(scores, np.zeros(480, dtype=bool), kept, popularity)
