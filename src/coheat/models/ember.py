@@ -48,7 +48,7 @@ from coheat.models.companions import companions
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
 from coheat.models.stand_ins import StandIns, divide
-from coheat.models.welcome import Contest
+from coheat.models.welcome import LOW, Contest
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Curve, Knob, Overlap, Relations, Served
 
@@ -66,6 +66,8 @@ HEAD = 100
 """Candidates that stand to choice for a user among the established bundles, and as many among the young."""
 FADE = 8.0
 """Takers at which half of what youth changes by hand is gone."""
+FADING = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
+"""How much of what holds for a new bundle holds for one with so many takers, where nothing was measured."""
 
 Metrics = dict[str, float]
 
@@ -130,7 +132,9 @@ class Ember(CrossCBR):
         self.register_buffer("wanted", torch.zeros(data.n_bundles, config.companion_size))
         # Learned after the last epoch: the curves of all parts and of the bias, and what the knob adds.
         self.register_buffer("curves", torch.from_numpy(_numbers(self._prior())))
-        self.register_buffer("lines", torch.zeros(len(WELCOMES), len(COUNTS), dtype=torch.float64))
+        # Until then, and where nothing can be learned, the knob does no more than hide new bundles at 0.
+        by_hand = -LOW * FADING * (np.array(WELCOMES) == 0)[:, None]
+        self.register_buffer("lines", torch.from_numpy(by_hand))
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
@@ -255,9 +259,8 @@ class Ember(CrossCBR):
         scores = _weighed(final, users, curves, known, np.where(new, 1.0, self.youth.cpu().numpy()))
         later = self._contest(scores, users, self.data.user_bundle, excluded, new, known)
         shift = later.offsets(1.0, KNOTS)[0] - contest.offsets(1.0, KNOTS)[0] if new.any() else 0.0
-        fading = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
-        lines = [contest.offsets(welcome, KNOTS) + shift * fading for welcome in WELCOMES[1:]]
-        self.lines.copy_(torch.from_numpy(np.stack([contest.hidden() * fading, *lines])))
+        lines = [contest.offsets(welcome, KNOTS) + shift * FADING for welcome in WELCOMES[1:]]
+        self.lines.copy_(torch.from_numpy(np.stack([contest.hidden() * FADING, *lines])))
 
     def _choices(
         self, inner: Served, youth: Numbers, excluded: npt.NDArray[np.bool_], rng: np.random.Generator
