@@ -261,7 +261,7 @@ def test_where_launch_times_are_known_new_means_young() -> None:
 def test_youth_falls_smoothly_with_age() -> None:
     """Neither the first day nor `young_days` is a threshold."""
     data = planted_world(bundles_per_group=60, cold_per_group=2).train
-    launched = 400.0 * DAY - np.arange(data.n_bundles) * DAY
+    launched = (400.0 - np.arange(data.n_bundles, dtype=np.float64)) * DAY
     dated = replace(data, timestamps=np.full(data.user_bundle.nnz, 400.0 * DAY), launched=launched)
     youth = youth_of(dated, 90.0)
     assert youth[[0, 90]] == pytest.approx([1.0, 0.5])

@@ -136,7 +136,7 @@ def by_curves(served: Served, user: int, bundle: int, taken: int, youth: float) 
     """A score as the sum of its parts, each times its curve at this evidence."""
     parts = served.parts(np.array([user]))[:, 0, bundle]
     evidence = np.array([taken]), np.array([youth])
-    curves = [part.curve for part in (*served.blocks, *served.overlaps)]
+    curves = [block.curve for block in served.blocks] + [overlap.curve for overlap in served.overlaps]
     total = sum(float(curve.at(*evidence)[0]) * part for curve, part in zip(curves, parts, strict=True))
     added = (served.bias, served.knobs["welcome"].curve)
     return float(total + sum(float(curve.at(*evidence)[0]) for curve in added))

@@ -74,7 +74,7 @@ def test_parts_weighed_are_the_scores(name: str, planted: Split) -> None:
     served = served_of(name, planted)
     users, bundles = np.array([5, 0, 5, 17]), served.bundles
     parts = served.parts(users)
-    curves = [part.curve for part in (*served.blocks, *served.overlaps)]
+    curves = [block.curve for block in served.blocks] + [overlap.curve for overlap in served.overlaps]
     assert parts.shape == (len(curves), len(users), len(bundles))
     expected = np.zeros((len(users), len(bundles)))
     for part, curve in zip(parts, curves, strict=True):
