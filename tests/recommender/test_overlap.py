@@ -84,7 +84,7 @@ class Oracle:
             for row, name in enumerate(data.bundles.ids)
         }
         self.taken = dict(zip(data.bundles.ids, data.popularity.tolist(), strict=True))
-        self.youth = {name: 2.0**-n for name, n in self.taken.items()}
+        self.youth: dict[str, float] = {name: 2.0**-n for name, n in self.taken.items()}
         self.recorded: set[tuple[str, str]] = set()
         self.has: dict[str, tuple[list[str], list[str]]] = {}
         for row, user in enumerate(data.users.ids):
@@ -127,7 +127,9 @@ class Oracle:
         return total
 
     def weight(self, curve: Curve, bundle: str) -> float:
-        old, young = (float(np.interp(float(self.taken[bundle]), COUNTS, line)) for line in (curve.old, curve.young))
+        old, young = (
+            float(np.interp(float(self.taken[bundle]), COUNTS, line)) for line in (curve.old, curve.young)
+        )
         return old + self.youth[bundle] * (young - old)
 
     def welcome(self, bundle: str) -> float:
