@@ -1,10 +1,10 @@
 """Ember beside its rivals, on the published splits or on others: the study behind docs/results.md.
 
-One training per scenario and seed serves both protocols. P, the paper's: the knob and the weights chosen on
-the validation data of the scenario. S, the shop's: the default knob and weights everywhere. The epoch is the
-last in both; a rival's epoch is chosen on validation. What a part brings is measured by leaving it out of the
-trained model, which is the same as training without it: the views are learned without regard to the rest.
-Only what changes learning itself is trained again. Finished trainings are not repeated, so the command can be
+One training per scenario and seed serves both protocols. P, the paper's: the knob is chosen on the validation
+data of the scenario. S, the shop's: the default knob everywhere. In both, weights are learned from the
+training part and the epoch is the last; a rival's epoch is chosen on validation. What a part brings is
+measured by leaving it out of the trained model, with the other weights as they were learned beside it. Only
+what changes learning itself is trained again. Finished trainings are not repeated, so the command can be
 stopped and started.
 """
 
@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,24 @@ from coheat.data.files import read_split
 from coheat.data.split import Split
 from coheat.evaluation import evaluate
 from coheat.models.base import Model
-from coheat.models.ember import CHOICES, Ember
+from coheat.models.ember import Ember
 from coheat.plots import to_png
 from coheat.progress import ProgressBar
+from coheat.rng import Randomness
 from coheat.runs import Run, train_run
+from coheat.served import Curve, Served
 from coheat.training import Record, Standing
 
 SCENARIOS = ("cold", "all", "warm", "time")
 WELCOMES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0)
-LEFT_OUT = {
-    "everything": {},
-    "no companions": {"companion_weight": 0.0},
-    "no overlap for known bundles": {"overlap_weight": 0.0},
-    "no overlap for new bundles": {"new_overlap_weight": 0.0},
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "everything": (),
+    "no history view": ("history",),
+    "no item view": ("affiliation",),
+    "no companions": ("companions",),
+    "no overlaps": ("overlap", "own items", "items of own bundles"),
 }
+HAND_SET = "hand-set weights"
 LAUNCH_TIMES = "no launch times"
 TRAINED_AGAIN: dict[str, dict[str, Any]] = {"negatives among all bundles": {"negatives": "all"}}
 
@@ -69,9 +73,8 @@ class Study:
         return read_split(self.data / scenario / self.name)
 
 
-def measure(model: Model, split: Split, popularity: bool = False) -> dict[str, Any]:
+def measure(scorer: Served, split: Split, popularity: bool = False) -> dict[str, Any]:
     """Recall, nDCG and the share of new bundles in the lists, on the test part; and those of the shelf."""
-    scorer = model.served()
     found = evaluate(scorer, split.train, split.test)
     report: dict[str, Any] = {name: found.metrics[name] for name in ("recall@20", "ndcg@20", "cold_share@20")}
     unseen = split.train.popularity == 0
@@ -84,11 +87,28 @@ def measure(model: Model, split: Split, popularity: bool = False) -> dict[str, A
     return report
 
 
-def turn(model: Ember, **knobs: float) -> Ember:
-    """Set some of the knobs, and those not named to the defaults of the model's settings."""
-    for at, name in enumerate(CHOICES):
-        model.knobs[at] = knobs.get(name, getattr(model.config, name))
-    return model
+def without(served: Served, names: Sequence[str]) -> Served:
+    """The same model with weight 0 for some of its blocks and overlaps."""
+    nothing = Curve.constant(0.0)
+    blocks = (replace(one, curve=nothing) if one.name in names else one for one in served.blocks)
+    overlaps = (replace(one, curve=nothing) if one.name in names else one for one in served.overlaps)
+    changed = replace(served, blocks=tuple(blocks), overlaps=tuple(overlaps))
+    return changed.turned(welcome=served.knobs["welcome"].value)  # which weighs bundles anew
+
+
+def otherwise(model: Ember, split: Split) -> dict[str, Any]:
+    """What changes without learned weights, and then without launch times, at the default knob. Changes the
+    model."""
+    found, default = {}, model.config.welcome
+    learned = model.curves.clone()
+    model.curves.copy_(Ember(model.data, model.config, Randomness(0)).curves)
+    found[HAND_SET] = measure(model.served().turned(welcome=default), split)
+    model.curves.copy_(learned)
+    if split.train.launched is not None:
+        model.is_new.copy_(torch.from_numpy(split.train.popularity == 0))
+        model.youth.copy_(torch.from_numpy(2.0 ** -np.minimum(split.train.popularity, 60)))
+        found[LAUNCH_TIMES] = measure(model.served().turned(welcome=default), split)
+    return found
 
 
 def study_run(study: Study, scenario: str, seed: int, again: bool) -> dict[str, Any]:
@@ -98,33 +118,31 @@ def study_run(study: Study, scenario: str, seed: int, again: bool) -> dict[str, 
     assert isinstance(model, Ember)
     seconds = [record["seconds"] for record in run.history if "validation" not in record]
     with torch.no_grad():
-        chosen = {knob: model.knob(knob) for knob in CHOICES}
+        shop = model.served().turned(welcome=model.config.welcome)
         result: dict[str, Any] = {
             "seconds_per_epoch": statistics.median(seconds),
             "seconds": sum(record["seconds"] for record in run.history),
-            "chosen": chosen,
-            "P": measure(model, split, popularity=True),
-            "S": measure(turn(model), split, popularity=True),
-            "left_out": {part: measure(turn(model, **off), split) for part, off in LEFT_OUT.items()},
+            "chosen": {"welcome": float(model.knobs[0])},
+            "P": measure(model.served(), split, popularity=True),
+            "S": measure(shop, split, popularity=True),
+            "left_out": {part: measure(without(shop, off), split) for part, off in LEFT_OUT.items()},
         }
         if seed == 0:
-            result["curve"] = {str(w): measure(turn(model, welcome=w), split) for w in WELCOMES}
-        if split.train.launched is not None:
-            model.is_new = model.popularity == 0
-            result["left_out"][LAUNCH_TIMES] = measure(turn(model), split)
+            result["curve"] = {str(w): measure(shop.turned(welcome=w), split) for w in WELCOMES}
+        result["left_out"] |= otherwise(model, split)
     for label, settings in TRAINED_AGAIN.items() if again else ():
         run = study.train(scenario, "ember", seed, label.replace(" ", "-"), choose="fixed", **settings)
-        result["left_out"][label] = measure(run.artifact.model(), split)
+        result["left_out"][label] = measure(run.artifact.model().served(), split)
     return result
 
 
 def rival_run(study: Study, scenario: str, seed: int, model: str) -> dict[str, Any]:
     """Train a rival with the preset of the data set and measure it; its epoch is chosen on validation."""
     run = study.train(scenario, model, seed, model)
-    return measure(run.artifact.model(), study.split(scenario))
+    return measure(run.artifact.model().served(), study.split(scenario))
 
 
-class Curve(ProgressBar):
+class Followed(ProgressBar):
     """Measures a model at every validation of its training, and shows progress."""
 
     def __init__(self, split: Split):
@@ -140,7 +158,7 @@ class Curve(ProgressBar):
     def epoch(self, record: Record, standing: Standing) -> None:
         super().epoch(record, standing)
         if "validation" in record and self.model is not None:
-            self.found[str(record["epoch"])] = measure(self.model, self.split)
+            self.found[str(record["epoch"])] = measure(self.model.served(), self.split)
 
 
 def coheat_curve(study: Study, scenario: str) -> dict[str, Any]:
@@ -148,7 +166,7 @@ def coheat_curve(study: Study, scenario: str) -> dict[str, Any]:
     kept = study.out / f"coheat-{scenario}-curve.json"
     if not kept.exists():
         directory, out = study.data / scenario / study.name, study.out / f"coheat-{scenario}"
-        watcher = Curve(read_split(directory))
+        watcher = Followed(read_split(directory))
         train_run(directory, out, "coheat", study.preset, overwrite=True, watcher=watcher)
         kept.write_text(json.dumps(watcher.found))
     found: dict[str, Any] = json.loads(kept.read_text())
@@ -201,7 +219,7 @@ def tables(results: dict[str, Any]) -> str:
     kinds = [s for s in SCENARIOS if ember[s]]
     if results["rivals"]:
         parts += [markdown(["", *kinds], beside(results["rivals"], ember, kinds)), ""]
-    left_out = [*LEFT_OUT, *TRAINED_AGAIN, LAUNCH_TIMES]
+    left_out = [*LEFT_OUT, HAND_SET, *TRAINED_AGAIN, LAUNCH_TIMES]
     lines = [[part, *(mean(ember[s], "left_out", part) for s in kinds)] for part in left_out]
     parts += [markdown(["protocol S", *kinds], [line for line in lines if any(line[1:])]), ""]
     for scenario in kinds:

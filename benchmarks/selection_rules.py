@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from beyond import Curve
+from beyond import Followed
 from common import machine, markdown
 
 from coheat.data.files import read_split
@@ -36,7 +36,7 @@ def trained(source: Path, out: Path, preset: str, split_seed: int, seed: int) ->
         directory = out / f"split-{split_seed}"
         if not directory.exists():
             write_tables(divide(read_split(source).train, "cold", split_seed), directory)
-        watcher = Curve(read_split(directory))
+        watcher = Followed(read_split(directory))
         place = out / f"run-{split_seed}-{seed}"
         run = train_run(directory, place, "coheat", preset, seed=seed, overwrite=True, watcher=watcher)
         validation = {

@@ -71,6 +71,11 @@ class ProgressBar(Watcher):
             )
         return ProgressBar(self.console, show_memory=False)
 
+    def rehearsal(self, model: Model) -> Watcher:  # noqa: ARG002
+        if self.watched:
+            self.console.print("then on a part of the data, to learn what evidence is worth", highlight=False)
+        return ProgressBar(self.console, show_memory=False)
+
     def batch(self) -> None:
         self.bar.advance(self.task)
 

@@ -22,12 +22,14 @@ from torch import Tensor
 from coheat import backbone
 from coheat.checkpoint import Checkpoints, State, model_state, optimizer_state, restore_optimizers
 from coheat.config import Settings
+from coheat.data.dataset import relation
 from coheat.data.split import Split
 from coheat.errors import ConfigError, TrainingError
-from coheat.evaluation import evaluate
+from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
 from coheat.memory import MemoryEstimate, check_memory
-from coheat.models.base import Model, Progress
+from coheat.models.base import FloatArray, Model, Progress
+from coheat.served import Served
 
 Optimizers = list[torch.optim.Optimizer]
 Record = dict[str, Any]
@@ -124,6 +126,10 @@ class Watcher:
         """The backbone of `model` is trained before it; who follows that training?"""
         return Watcher()
 
+    def rehearsal(self, model: Model) -> Watcher:  # noqa: ARG002
+        """The rehearsal of `model` is trained after it; who follows that training?"""
+        return Watcher()
+
     def batch(self) -> None:
         """One more batch of the current epoch is done."""
 
@@ -201,6 +207,19 @@ def pretrain(model: Model, cache: Path | None, watcher: Watcher | None = None) -
         model.pretrained_bundles.copy_(found["bundles"])
 
 
+def rehearse(model: Model, batch_size: int, watcher: Watcher) -> bool:
+    """Train the rehearsal of a model, where it has one, and let the model learn from it; whether it did."""
+    found = model.rehearsal()
+    if found is None:
+        return False
+    inner, epochs = found
+    nothing = relation([], [], inner.data.user_bundle.shape)
+    settings = TrainingSettings(epochs=epochs, batch_size=batch_size, evaluate_every=epochs)
+    fit(inner, Split(inner.data, nothing, nothing.copy()), settings, watcher=watcher.rehearsal(model))
+    model.learn_from(inner.eval())
+    return True
+
+
 class _Run:
     """The loop and the little it must remember from epoch to epoch."""
 
@@ -234,10 +253,26 @@ class _Run:
     def finish(self) -> None:
         """The model's last choice, made with its best epoch's state; it becomes part of that state."""
         self.model.load_state_dict(self.best_state)
-        metrics = self.model.finish(self.validate)
-        if metrics is not None:
-            self.standing = replace(self.standing, best_metrics=metrics)
+        self.model.eval()
+        started = time.perf_counter()
+        rehearsed = rehearse(self.model, self.settings.batch_size, self.watcher)
+        metrics = self.model.finish(self)
+        if rehearsed or metrics is not None:
+            metrics = self.validate() if metrics is None else metrics
+            seconds = self.standing.seconds + time.perf_counter() - started
+            self.standing = replace(self.standing, best_metrics=metrics, seconds=seconds)
             self.best_state = model_state(self.model)
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything to validate on."""
+        return bool(self.split.validation.nnz)
+
+    def shifted(self, served: Served, shifts: FloatArray) -> list[dict[str, float]]:
+        """See `coheat.models.base.Validation`."""
+        k = self.settings.k
+        found = evaluate_shifted(served, self.split.train, self.split.validation, k, shifts)
+        return [{name: metrics[name] for name in (f"recall@{k}", f"ndcg@{k}")} for metrics in found]
 
     def one_epoch(self) -> None:
         started = time.perf_counter()

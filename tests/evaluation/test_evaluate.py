@@ -11,6 +11,7 @@ from ranking_oracle import (
     Case,
     TableScorer,
     cases,
+    random_relation,
     row_set,
     slow_list,
     slow_ndcg,
@@ -20,7 +21,8 @@ from ranking_oracle import (
 
 from coheat.data import relation
 from coheat.errors import ConfigError, DataError
-from coheat.evaluation import POPULARITY_GROUPS, Candidates, evaluate
+from coheat.evaluation import POPULARITY_GROUPS, Candidates, evaluate, evaluate_shifted
+from coheat.served.ranking import ROWS
 
 
 @settings(deadline=None)
@@ -70,6 +72,31 @@ def test_equal_to_the_protocol_in_plain_python(case: Case, k: int, candidates: C
                 f"recall@{k}": mean(slow_recall(lists[u], inside[u], k) for u in inside),
             }
         )
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 15), st.integers(0, 2**32 - 1))
+def test_shifts_of_one_pass_are_each_evaluated_alone(case: Case, k: int, seed: int) -> None:
+    assume(case.held_out.nnz)
+    shifts = np.random.default_rng(seed).integers(-3, 4, size=(4, case.table.shape[1])).astype(np.float32)
+    found = evaluate_shifted(TableScorer(case.table), case.train, case.held_out, k, shifts)
+    assert len(found) == 4
+    for metrics, shift in zip(found, shifts, strict=True):
+        alone = evaluate(TableScorer(case.table + shift), case.train, case.held_out, (k,)).metrics
+        expected = {name: alone[name] for name in (f"recall@{k}", f"ndcg@{k}")}
+        assert metrics == pytest.approx(expected, abs=1e-12)
+
+
+def test_shifts_over_several_blocks_of_users() -> None:
+    rng = np.random.default_rng(4)
+    n_users = 2 * ROWS + 40
+    held_out = random_relation(rng, (n_users, 30), 0.1)
+    train = world_with(random_relation(rng, (n_users, 30), 0.1))
+    table, shifts = rng.normal(size=(n_users, 30)), rng.normal(size=(2, 30)).astype(np.float32)
+    found = evaluate_shifted(TableScorer(table), train, held_out, 5, shifts)
+    for metrics, shift in zip(found, shifts, strict=True):
+        alone = evaluate(TableScorer(table.astype(np.float32) + shift), train, held_out, (5,)).metrics
+        assert metrics == pytest.approx({name: alone[name] for name in metrics}, abs=1e-12)
 
 
 def test_groups_of_popularity_cover_every_count_once() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from coheat.data.dataset import Indices
-from coheat.models.curves import COUNTS, Choices, Curve, Numbers, candidates, learn, spread
+from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn, spread
+from coheat.served import Curve
 
 KNOTS = np.array(COUNTS)
 ABSENT = -1
@@ -16,9 +17,9 @@ def planted() -> dict[str, Curve]:
     """History counts the more the more is known, items the less; the young have a bonus that fades."""
     known = KNOTS / (KNOTS + 8)
     return {
-        "history": Curve.of(2 * known, 2 * known),
-        "items": Curve.of(0.5, 2.5 - 2 * known),
-        "bias": Curve.of(known, 1.0 - 0.5 * known),
+        "history": by_knot(2 * known, 2 * known),
+        "items": by_knot(0.5, 2.5 - 2 * known),
+        "bias": by_knot(known, 1.0 - 0.5 * known),
     }
 
 
@@ -30,7 +31,7 @@ def world(n_bundles: int = 400) -> tuple[Indices, Numbers]:
 
 def score(curves: dict[str, Curve], choices: Choices, popularity: Indices, youth: Numbers) -> Numbers:
     """The obvious way: every part times its curve's value for the bundle."""
-    *parts, bias = (curve(popularity, youth)[choices.bundles] for curve in curves.values())
+    *parts, bias = (curve.at(popularity, youth)[choices.bundles] for curve in curves.values())
     return np.asarray(bias + sum(weight * choices.parts[:, :, at] for at, weight in enumerate(parts)))
 
 
@@ -49,7 +50,7 @@ def choose(curves: dict[str, Curve], n_users: int, seed: int = 0, n_candidates: 
 
 
 def flat_prior() -> dict[str, Curve]:
-    return {name: Curve.of(0.0) for name in planted()}
+    return {name: by_knot(0.0) for name in planted()}
 
 
 def distance(found: dict[str, Curve], wanted: dict[str, Curve]) -> float:
@@ -57,25 +58,18 @@ def distance(found: dict[str, Curve], wanted: dict[str, Curve]) -> float:
     popularity, youth = world()
     gaps = []
     for name, curve in found.items():
-        gap = curve(popularity, youth) - wanted[name](popularity, youth)
+        gap = curve.at(popularity, youth) - wanted[name].at(popularity, youth)
         gaps.append(np.abs(gap - gap.mean() if name == "bias" else gap).mean())
     return float(np.mean(gaps))
 
 
-def test_a_curve_is_straight_between_its_knots_and_mixes_young_and_old() -> None:
-    curve = Curve.of([0, 2, 4], [1, 1, 5], counts=[0, 1, 3])
-    assert curve([0, 1, 2, 3, 99], 0.0) == pytest.approx([0, 2, 3, 4, 4])
-    assert curve(2, [0.0, 0.25, 1.0]) == pytest.approx([3, 3, 3])
-    assert curve(0, [0.0, 0.25, 1.0]) == pytest.approx([0, 0.25, 1])
-
-
 def test_knots_and_shares_are_the_curve() -> None:
     rng = np.random.default_rng(1)
-    curve = Curve.of(rng.normal(size=len(KNOTS)), rng.normal(size=len(KNOTS)))
+    curve = by_knot(rng.normal(size=len(KNOTS)), rng.normal(size=len(KNOTS)))
     popularity, youth = rng.integers(0, 600, 200), rng.random(200)
     knots, shares = spread(curve.counts, popularity, youth)
     numbers = np.concatenate([curve.old, curve.young])
-    assert (numbers[knots] * shares).sum(axis=1) == pytest.approx(curve(popularity, youth), abs=1e-5)
+    assert (numbers[knots] * shares).sum(axis=1) == pytest.approx(curve.at(popularity, youth), abs=1e-5)
 
 
 def test_planted_curves_are_found_again() -> None:
@@ -127,7 +121,7 @@ def test_learned_curves_minimise_the_obvious_loss() -> None:
     for name, curve in found.items():
         for at in range(len(KNOTS)):
             for by in (-0.3, 0.3):
-                moved = Curve.of(curve.old + by * (np.arange(len(KNOTS)) == at), curve.young)
+                moved = by_knot(curve.old + by * (np.arange(len(KNOTS)) == at), curve.young)
                 assert loss(found | {name: moved}) > loss(found) - 1e-5
 
 
@@ -136,11 +130,11 @@ def test_an_overlap_that_says_nothing_gets_no_weight() -> None:
     choices = choose(planted(), 4000)
     noise = np.random.default_rng(9).normal(size=(*choices.bundles.shape, 1)).astype(np.float32)
     more = Choices(np.concatenate([choices.parts, noise], axis=2), choices.bundles, choices.taken)
-    prior = {**flat_prior(), "noise": Curve.of(0.0)}
+    prior = {**flat_prior(), "noise": by_knot(0.0)}
     prior["bias"] = prior.pop("bias")  # the bias stays last
     found = learn(more, popularity, youth, prior)
-    assert np.abs(found["noise"](popularity, youth)).max() < 0.15
-    assert found["items"](popularity, youth).mean() > 0.6
+    assert np.abs(found["noise"].at(popularity, youth)).max() < 0.15
+    assert found["items"].at(popularity, youth).mean() > 0.6
 
 
 def test_candidates_are_the_best_of_each_group() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from coheat.models.curves import COUNTS
-from coheat.models.welcome import FADE, LIST, Contest, between
+from coheat.models.welcome import FADE, LIST, LOW, Contest, offset_for_share
 
 KNOTS = np.array(COUNTS)
 
@@ -50,13 +53,58 @@ def test_offsets_rise_with_the_welcome_and_end_where_takers_are_many() -> None:
     assert sum(shares(scores, lines[-1], is_stand_in, kept).values()) == pytest.approx(1.0, abs=0.02)
 
 
+def test_a_group_too_small_for_its_places_does_not_tower_above_the_others() -> None:
+    """Five popular bundles stand for one level: asked for more places than five, they get an offset as the
+    others have it, and who turns the welcome up does not push new bundles down behind them."""
+    scores, is_stand_in, kept, popularity = shop()
+    few = is_stand_in & ((kept != 4) | (np.arange(480) >= 475))
+    scores[:, is_stand_in & ~few] = -np.inf
+    popularity[few & (kept == 4)] += 3000
+    contest = Contest.of(scores, few, kept, popularity)
+    lines = [contest.offsets(welcome, KNOTS) for welcome in (1.0, 2.0, 4.0)]
+    assert max(np.abs(np.diff(line)).max() for line in lines) < 8
+    shares_of_new = [shares(scores, line, few, kept)[0] for line in lines]
+    assert shares_of_new == sorted(shares_of_new)
+
+
+def test_in_a_small_shop_lists_are_short() -> None:
+    """Lists of 20 would hold everything, whatever the welcome."""
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(400, 24)).astype(np.float32)
+    is_stand_in, kept = np.arange(24) >= 18, np.where(np.arange(24) >= 18, 0, 50)
+    contest = Contest.of(scores, is_stand_in, kept, np.full(24, 50))
+    places = []
+    for welcome in (0.5, 1.0, 2.0):
+        moved = scores + np.where(is_stand_in, contest.offsets(welcome, KNOTS)[0], 0)
+        places.append(float(is_stand_in[np.argsort(-moved, axis=1)[:, :6]].mean()))
+    assert places == pytest.approx([0.125, 0.25, 0.5], abs=0.03)
+
+
 def test_without_stand_ins_there_is_nothing_to_add() -> None:
     scores, _, kept, popularity = shop(5)
     contest = Contest.of(scores, np.zeros(480, dtype=bool), kept, popularity)
     assert not contest.offsets(2.0, KNOTS).any()
 
 
-def test_the_knob_can_stand_between_two_values() -> None:
-    offsets = [np.array([-2.0, 0.0]), np.array([0.0, 4.0])]
-    assert between([1.0, 2.0], offsets, 1.5) == pytest.approx([-1.0, 2.0])
-    assert between([1.0, 2.0], offsets, 9.0) == pytest.approx([0.0, 4.0])
+def test_hidden_takes_every_stand_in_off_the_lists() -> None:
+    scores, is_stand_in, kept, popularity = shop()
+    hidden = Contest.of(scores, is_stand_in, kept, popularity).hidden()
+    assert hidden < 0
+    assert sum(shares(scores, np.full(len(KNOTS), hidden), is_stand_in, kept).values()) == 0
+    nothing = Contest.of(scores, np.zeros(480, dtype=bool), kept, popularity).hidden()
+    assert nothing == -LOW
+
+
+@given(
+    known=arrays.arrays(np.float32, (7, 5), elements=st.floats(-3, 3, width=32)),
+    new=arrays.arrays(np.float32, (7, 5), elements=st.floats(-3, 3, width=32)),
+    places=st.integers(0, 35),
+)
+def test_the_offset_gives_new_bundles_their_places(known: np.ndarray, new: np.ndarray, places: int) -> None:
+    rng = np.random.default_rng(0)  # so that no two scores are equal
+    known = -np.sort(-(known + rng.uniform(0, 1e-2, known.shape).astype(np.float32)), axis=1)
+    new = -np.sort(-(new + rng.uniform(0, 1e-2, new.shape).astype(np.float32)), axis=1)
+    offset = offset_for_share(known, new, places / 35)
+    both = np.concatenate([known, new + offset + 1e-6], axis=1)
+    lists = np.argsort(-both, axis=1, kind="stable")[:, :5]
+    assert abs(int((lists >= 5).sum()) - places) <= 1  # one entry may turn within the rounding

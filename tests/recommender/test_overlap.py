@@ -1,4 +1,4 @@
-"""A score of an inner product plus an overlap of items (Ember), served: against sums made one by one."""
+"""A score of views, overlaps and a knob, weighed by evidence (Ember), served: against sums one by one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from by_hand import recommender_of, relations
 from factorisation import factorisation
 from test_artifact import save
@@ -23,7 +24,8 @@ from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError
 from coheat.export import export
 from coheat.models.base import Progress
-from coheat.models.ember import Ember, EmberConfig
+from coheat.models.curves import COUNTS
+from coheat.models.ember import WELCOMES, Ember, EmberConfig
 from coheat.recommender import Explanation, Recommender, catalogue
 from coheat.rng import Randomness
 from coheat.served import Block, Curve, Knob, Overlap, Served
@@ -32,14 +34,19 @@ from coheat.served import overlap as overlap_module
 
 
 def trained(data: BundleData) -> Ember:
-    """A few steps are enough: what is tested is arithmetic, not learning."""
+    """A few steps are enough: what is tested is arithmetic, not learning. Every knot has its own weight."""
     settings = {"embedding_size": 8, "companion_size": 4, "choose": "fixed", "companion_ridge": 1.0}
     model = Ember(data, EmberConfig.create(settings), Randomness(5))
     optimizers = model.optimizers()
     model.begin_epoch(Progress(1, 1))
     for batch in model.batches(64):
         model.step(batch, optimizers)
-    return model
+    rng = np.random.default_rng(6)
+    model.curves.add_(torch.from_numpy(0.3 * rng.normal(size=model.curves.shape)))
+    fading = 1 / (1 + np.array(COUNTS) / 8)
+    lift = np.interp(WELCOMES, [0, 1, 100], [-60, 0, 60])
+    model.lines.copy_(torch.from_numpy(np.outer(lift, fading)))
+    return model.eval()
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +65,16 @@ def recommender(directory: Path) -> Recommender:
 class Oracle:
     """The score as the model's text has it, one pair at a time, from dictionaries of ids."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, welcome: float | None = None):
         artifact = load_artifact(directory)
         data, served = artifact.training_data(), artifact.served()
-        (overlap,), knob = served.overlaps, served.knobs["welcome"]
-        assert overlap.item_weights is not None
-        self.data, self.offsets = data, dict(zip(knob.values, knob.offsets, strict=True))
-        self.own, self.scale = overlap.own, overlap.scale
-        self.weight, self.new_weight = float(overlap.curve.old[0]), float(overlap.curve.young[0])
-        self.new_offset = knob.offset
-        self.worth = dict(zip(data.items.ids, overlap.item_weights.tolist(), strict=True))
+        self.data, self.served = data, served
+        self.knob = served.knobs["welcome"] if welcome is None else replace_value(served, welcome)
         self.users = dict(zip(data.users.ids, served.users.astype(float), strict=True))
         (history, _), (affiliation, self.filled), (companions, _) = served.columns
         assert (history.width, affiliation.width, companions.width) == (8, 8, 4)
-        weights = np.repeat([1.0, 1.0, companions.curve.old[0]], [8, 8, 4])
         plain = served.bundles.plain.base.astype(float)
-        self.learned = dict(zip(data.bundles.ids, plain * weights, strict=True))
+        self.learned = dict(zip(data.bundles.ids, plain, strict=True))
         assert affiliation.items is not None
         padded = np.zeros((data.n_items, 20))
         padded[:, self.filled] = affiliation.items
@@ -82,26 +83,19 @@ class Oracle:
             name: [data.items[int(item)] for item in data.bundle_item[[row]].indices]
             for row, name in enumerate(data.bundles.ids)
         }
-        self.new = {name for name, n in zip(data.bundles.ids, data.popularity, strict=True) if n == 0}
+        self.taken = dict(zip(data.bundles.ids, data.popularity.tolist(), strict=True))
+        self.youth: dict[str, float] = {name: 2.0**-n for name, n in self.taken.items()}
         self.recorded: set[tuple[str, str]] = set()
-        self.profile: dict[str, dict[str, float]] = {}
+        self.has: dict[str, tuple[list[str], list[str]]] = {}
         for row, user in enumerate(data.users.ids):
             items = [data.items[int(item)] for item in data.user_item[[row]].indices]
             bundles = [data.bundles[int(bundle)] for bundle in data.user_bundle[[row]].indices]
-            self.profile[user] = self.says(items, bundles)
-
-    def says(self, items: Iterable[str], bundles: Iterable[str]) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for item in items:
-            found[item] = found.get(item, 0) + self.own * self.worth[item]
-        for bundle in bundles:
-            for item in self.contents[bundle]:
-                found[item] = found.get(item, 0) + self.worth[item] / math.sqrt(len(self.contents[bundle]))
-        return found
+            self.has[user] = items, bundles
+        self.first = {name: list(items) for name, items in self.contents.items()}
 
     def add(self, bundle: str, items: list[str]) -> None:
         self.contents[bundle] = items
-        self.new.add(bundle)
+        self.taken[bundle], self.youth[bundle] = 0, 1.0
         self.learned[bundle] = sum(self.item_vectors[item] for item in items) / len(items)
 
     def replace(self, bundle: str, items: list[str]) -> None:
@@ -114,17 +108,50 @@ class Oracle:
     def remove(self, bundle: str) -> None:
         self.recorded = {pair for pair in self.recorded if pair[1] != bundle}
 
-    def overlap(self, user: str, bundle: str) -> float:
-        """What was recorded counts by the items that the bundle has now."""
-        since = self.says([], [taken for who, taken in self.recorded if who == user])
-        return sum(self.profile[user].get(item, 0) + since.get(item, 0) for item in self.contents[bundle])
+    def record(self, user: str, bundle: str) -> None:
+        self.recorded.add((user, bundle))
+        self.taken[bundle] += 1
+
+    def overlap(self, overlap: Overlap, user: str, bundle: str) -> float:
+        """What the user has counts as it was in training, what was recorded by the items that it has now."""
+        own, taken = self.has[user]
+        contents = [self.first.get(name, self.contents[name]) for name in taken]
+        contents += [self.contents[name] for who, name in self.recorded if who == user]
+        total = 0.0
+        for item in self.contents[bundle]:
+            said = overlap.own * own.count(item)
+            for held in contents:
+                said += overlap.taken * held.count(item) / len(held) ** overlap.taken_exponent
+            rare = overlap.item_weights
+            total += said * (1.0 if rare is None else float(rare[self.data.items.position(item)]))
+        return total
+
+    def weight(self, curve: Curve, bundle: str) -> float:
+        old, young = (
+            float(np.interp(float(self.taken[bundle]), COUNTS, line)) for line in (curve.old, curve.young)
+        )
+        return old + self.youth[bundle] * (young - old)
+
+    def welcome(self, bundle: str) -> float:
+        return self.weight(self.knob.curve, bundle)
+
+    def learned_part(self, user: str, bundle: str) -> float:
+        found = 0.0
+        for block, columns in self.served.columns:
+            part = self.users[user][columns] @ self.learned[bundle][columns]
+            found += self.weight(block.curve, bundle) * float(part)
+        return found
 
     def score(self, user: str, bundle: str) -> float:
-        matched = math.log1p(self.overlap(user, bundle) / self.scale)
-        learned = float(self.users[user] @ self.learned[bundle])
-        if bundle in self.new:
-            return learned + self.new_weight * matched + self.new_offset
-        return learned + self.weight * matched
+        found = self.learned_part(user, bundle) + self.weight(self.served.bias, bundle) + self.welcome(bundle)
+        for overlap in self.served.overlaps:
+            shared = math.log1p(self.overlap(overlap, user, bundle) / overlap.scale)
+            found += self.weight(overlap.curve, bundle) * shared
+        return found
+
+
+def replace_value(served: Served, welcome: float) -> Knob:
+    return dataclasses.replace(served.knobs["welcome"], value=welcome)
 
 
 def listed(recommender: Recommender, user: str, candidates: list[str] | None = None) -> dict[str, float]:
@@ -175,7 +202,7 @@ def by_hand() -> Recommender:
         (Block("history", "history", 1), users[:, :1], bundles[:, :1]),
         (Block("affiliation", "items", 1, items=items), users[:, 1:], bundles[:, 1:]),
     ]
-    welcome = Knob(1.0, (1.0,), (-1.0,), Curve.constant(0, 1), "")
+    welcome = Knob(1.0, (1.0,), (0.0, 2.0), ((-1.0, 0.0),), "")
     known = relations([[1, 0], [0, 0]], [[0, 1, 0], [0, 0, 1]], [[1, 1, 0], [0, 1, 1]])
     return recommender_of(Served.create(known, blocks, overlaps=(overlap,), knobs={"welcome": welcome}))
 
@@ -202,6 +229,9 @@ def test_scores_by_hand() -> None:
     # u1 takes b0, now just i2, worth 0.25 / sqrt(1).
     served.record("u1", "b0")
     assert listed(served, "u1")["b1"] == pytest.approx(4 * log(1 + 0.75 / 0.5) - 1, abs=1e-5)
+    # Half of what the knob adds is gone after one of two takers.
+    served.record("u2", "b1")
+    assert listed(served, "u1")["b1"] == pytest.approx(4 * log(1 + 0.75 / 0.5) - 0.5, abs=1e-5)
 
 
 @pytest.mark.parametrize("late", [0, 6, 1 << 14])
@@ -229,7 +259,7 @@ def test_scores_stay_exact_through_many_changes(
             recommender.remove_bundles([bundle])
             oracle.remove(bundle)
         elif recommender.record(user := users[rng.integers(4)], bundle).counted:
-            oracle.recorded.add((user, bundle))
+            oracle.record(user, bundle)
         if step % 20 == 19:
             assert_as(oracle, recommender, users[:4])
 
@@ -243,15 +273,21 @@ def test_a_preview_has_the_audience_that_the_bundle_gets(recommender: Recommende
     assert "new" in listed(recommender, "user-0-0")
 
 
-def test_a_new_bundle_stays_new_however_often_it_is_taken(directory: Path, recommender: Recommender) -> None:
+def test_a_new_bundle_moves_along_its_curves_when_it_is_taken(
+    directory: Path, recommender: Recommender
+) -> None:
     oracle = Oracle(directory)
     oracle.add("new", ["item-0-0", "item-0-1"])
     recommender.add_bundles({"new": ["item-0-0", "item-0-1"]})
-    recommender.record_many([("user-1-0", "new"), ("user-2-0", "new"), ("stranger", "new")])
-    oracle.recorded = {("user-1-0", "new"), ("user-2-0", "new")}
+    before = listed(recommender, "user-0-0")["new"]
+    pairs = [("user-1-0", "new"), ("user-2-0", "new"), ("stranger", "new")]
+    recommender.record_many(pairs)
+    for pair in pairs:
+        oracle.record(*pair)
     assert recommender.bundle("new").popularity == 3
     assert recommender.bundle("new").history_weight is None
     assert_as(oracle, recommender, ["user-1-0", "user-2-0", "user-0-0"])
+    assert listed(recommender, "user-0-0")["new"] != before
     assert "new" not in {row.bundle_id for row in recommender.recommend(["user-1-0"], 1000)}
 
 
@@ -268,7 +304,7 @@ def test_a_newcomer_is_scored_by_what_they_say_and_by_lookalikes(
         )
         for bundle in info.bundle_ids
     ]
-    oracle.profile["copy"], oracle.users["copy"] = oracle.profile[user], np.mean(takers, axis=0)
+    oracle.has["copy"], oracle.users["copy"] = oracle.has[user], np.mean(takers, axis=0)
     found = recommender.recommend(
         ["copy"], 1000, exclude_seen=False, items={"copy": info.item_ids}, bundles={"copy": info.bundle_ids}
     )
@@ -282,12 +318,13 @@ def test_newcomers_with_items_only_or_with_new_bundles_only(
 ) -> None:
     oracle = Oracle(directory)
     owners = [v for name, v in oracle.users.items() if "item-0-0" in recommender.user(name).item_ids]
-    oracle.profile["a"], oracle.users["a"] = oracle.says(["item-0-0"], []), np.mean(owners, axis=0)
+    oracle.has["a"], oracle.users["a"] = (["item-0-0"], []), np.mean(owners, axis=0)
     oracle.add("new", ["item-1-0", "item-1-1"])
     recommender.add_bundles({"new": ["item-1-0", "item-1-1"]})
     everybody = np.mean(list(oracle.users.values())[:-1], axis=0)
-    oracle.profile["b"], oracle.users["b"] = oracle.says([], ["new"]), everybody
+    oracle.has["b"], oracle.users["b"] = ([], []), everybody
     recommender.record("b", "new")
+    oracle.record("b", "new")
     found = recommender.recommend(["a", "b"], 1000, exclude_seen=False, items={"a": ["item-0-0"]})
     assert found.sources == {"a": "folded-in", "b": "folded-in"}
     expected = {(u, b): oracle.score(u, b) for u in ("a", "b") for b in recommender.bundle_ids}
@@ -313,8 +350,8 @@ def test_explanations_add_up(directory: Path, recommender: Recommender) -> None:
     oracle = Oracle(directory)
     oracle.add("new", ["item-0-0", "item-2-1"])
     oracle.replace("bundle-1-0", ["item-0-3"])
-    oracle.recorded.add(("user-0-0", "new"))
-    offset = oracle.new_offset
+    for user, bundle in (("user-0-0", "new"), ("guest", "new"), ("guest", "bundle-0-1")):
+        oracle.record(user, bundle)
     for user in ("user-0-0", "user-2-3", "guest"):
         scores = listed(recommender, user)
         for bundle in ("new", "bundle-1-0", "bundle-0-0", "bundle-2-1"):
@@ -324,13 +361,15 @@ def test_explanations_add_up(directory: Path, recommender: Recommender) -> None:
             assert found.history_weight is None
             assert {part.item_id for part in found.bundle_items} == set(recommender.bundle(bundle).item_ids)
             welcome = [term.share for term in found.terms if term.name == "welcome"]
-            assert welcome == ([offset] if recommender.bundle(bundle).is_new else [])
-            assert found.youth == sum(welcome)
+            assert sum(welcome) == pytest.approx(oracle.welcome(bundle), abs=1e-5)
+            youth = [term.share for term in found.terms if term.about == "youth"]
+            assert found.youth == pytest.approx(sum(youth))
             info = recommender.user(user)
             assert {part.bundle_id for part in found.user_bundles} == {*info.bundle_ids, *info.recorded_ids}
             assert {part.item_id for part in found.user_items} == set(info.item_ids)
             if user != "guest":  # all of the overlap comes from what the user has, and nothing else does
-                rest = oracle.users[user] @ oracle.learned[bundle] + sum(welcome)
+                rest = oracle.learned_part(user, bundle) + sum(welcome)
+                rest += oracle.weight(oracle.served.bias, bundle)
                 assert found.own == pytest.approx(rest, abs=1e-5)
 
 
@@ -392,11 +431,8 @@ def new_places(recommender: Recommender) -> int:
 
 
 def test_the_knob_turns_without_training(directory: Path, recommender: Recommender) -> None:
-    oracle = Oracle(directory)
-    (low, at_low), (high, at_high) = [pair for pair in oracle.offsets.items() if 1 <= pair[0] <= 1.5]
-    middle = (low + high) / 2
-    for welcome, offset in ((low, at_low), (high, at_high), (middle, (at_low + at_high) / 2)):
-        oracle.new_offset = offset
+    for welcome in (0.0, 1.0, 1.25, 7.5):
+        oracle = Oracle(directory, welcome)
         assert_as(oracle, Recommender.load(directory, welcome=welcome), ["user-0-0", "user-1-1"])
     places = [new_places(Recommender.load(directory, welcome=welcome)) for welcome in (0, 0.5, 2, 1000)]
     assert places == sorted(places)
@@ -455,7 +491,8 @@ def test_an_old_bundle_that_nobody_took_is_not_new_when_served(tmp_path: Path, p
     old, *young = np.flatnonzero(data.popularity == 0)
     launched = np.full(data.n_bundles, 200.0 * DAY)
     launched[old] = 0
-    model = trained(dataclasses.replace(data, launched=launched))
+    moments = np.full(data.user_bundle.nnz, 200.0 * DAY)
+    model = trained(dataclasses.replace(data, launched=launched, timestamps=moments))
     save(tmp_path / "model", model, "ember")
     served = Recommender.load(tmp_path / "model")
     name = data.bundles[int(old)]
@@ -464,11 +501,13 @@ def test_an_old_bundle_that_nobody_took_is_not_new_when_served(tmp_path: Path, p
     assert offered == {data.bundles[int(bundle)] for bundle in young}
 
     oracle = Oracle(tmp_path / "model")
-    oracle.new.remove(name)
+    oracle.youth = dict.fromkeys(data.bundles.ids, 1.0)  # launched today, but for one
+    oracle.youth[name] = 1 / (1 + (200 / 90) ** 2)
     assert_as(oracle, served, [data.users[0]])
     explained = served.explain(data.users[0], name)
     assert sum(term.share for term in explained.terms) == pytest.approx(oracle.score(data.users[0], name))
-    assert "welcome" not in [term.name for term in explained.terms]
+    (welcome,) = [term for term in explained.terms if term.name == "welcome"]
+    assert welcome.weight == pytest.approx(oracle.youth[name], rel=1e-5)
     # The saved model has no launch times any more, but remembers what they said.
     again = load_artifact(tmp_path / "model").model().served().scores(np.arange(1))
     assert again[0, old] == pytest.approx(oracle.score(data.users[0], name), abs=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from coheat.data.split import Split
 from coheat.models import MODELS
 from coheat.models.base import Progress
 from coheat.rng import Randomness
-from coheat.served import OwnScores, Served
+from coheat.served import Knob, OwnScores, Served
 from coheat.served.arrays import Array
 
 
@@ -67,6 +69,22 @@ def test_one_bundle_for_all_is_a_column_of_all_bundles(name: str, planted: Split
         np.testing.assert_allclose(found, scores[:, bundle], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["coheat", "counting", "crosscbr", "ember", "popularity"])
+def test_parts_weighed_are_the_scores(name: str, planted: Split) -> None:
+    served = served_of(name, planted)
+    users, bundles = np.array([5, 0, 5, 17]), served.bundles
+    parts = served.parts(users)
+    curves = [block.curve for block in served.blocks] + [overlap.curve for overlap in served.overlaps]
+    assert parts.shape == (len(curves), len(users), len(bundles))
+    expected = np.zeros((len(users), len(bundles)))
+    for part, curve in zip(parts, curves, strict=True):
+        expected += part * curve.at(bundles.taken, bundles.youth)
+    for curve in (served.bias, *(knob.curve for knob in served.knobs.values())):
+        expected += curve.at(bundles.taken, bundles.youth)
+    np.testing.assert_allclose(served.scores(users), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(expected).max() > 0
+
+
 def test_some_columns_are_those_of_all(planted: Split) -> None:
     served = served_of("ember", planted)
     people, columns = served.people(np.array([5, 0, 5])), np.array([2, 3, 17])
@@ -78,13 +96,17 @@ def test_some_columns_are_those_of_all(planted: Split) -> None:
 
 def test_turning_a_knob_leaves_the_model_as_it_was(planted: Split) -> None:
     served = served_of("ember", planted)
+    lines = ((-5.0, -1.0), (0.0, 0.0), (3.0, 1.0))
+    knob = Knob(2.0, (0.0, 1.0, 100.0), (0.0, 8.0), lines, "")
+    served = replace(served, knobs={"welcome": knob}).turned(welcome=2.0)
     users = np.arange(planted.train.n_users)
     before = served.scores(users)
     lifted = served.turned(welcome=100.0)
     assert np.array_equal(served.scores(users), before)
-    knobs = lifted.knobs["welcome"].offset, served.knobs["welcome"].offset
-    new = served.bundles.is_new
-    np.testing.assert_allclose(
-        (lifted.scores(users) - before)[:, new], np.float32(knobs[0]) - np.float32(knobs[1]), rtol=1e-4
-    )
-    assert np.array_equal(lifted.scores(users)[:, ~new], before[:, ~new])
+    bundles = served.bundles
+    low = np.interp(bundles.taken, [0, 8], np.array([3, 1]) / 99)
+    expected = bundles.youth * (np.interp(bundles.taken, [0, 8], [3, 1]) - low)
+    found = lifted.scores(users) - before
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), atol=1e-5)
+    assert expected.max() > 2.9  # of a bundle that nobody took
+    assert 0 < expected[bundles.taken > 0].max() < 1.5  # it fades with evidence

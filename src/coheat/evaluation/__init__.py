@@ -1,6 +1,6 @@
 """How good are the lists: ranking in bounded memory, metrics, and the paper's protocol over both."""
 
-from coheat.evaluation.evaluate import POPULARITY_GROUPS, Candidates, Evaluation, evaluate
+from coheat.evaluation.evaluate import POPULARITY_GROUPS, Candidates, Evaluation, evaluate, evaluate_shifted
 from coheat.evaluation.intervals import Interval, bootstrap, difference
 from coheat.evaluation.ranking import Scorer, top_bundles
 
@@ -13,5 +13,6 @@ __all__ = [
     "bootstrap",
     "difference",
     "evaluate",
+    "evaluate_shifted",
     "top_bundles",
 ]

@@ -15,7 +15,7 @@ from coheat.display import html_facts
 from coheat.errors import ConfigError, DataError
 from coheat.evaluation import metrics
 from coheat.evaluation.metrics import Mask, PerUser
-from coheat.evaluation.ranking import Scorer, top_bundles
+from coheat.evaluation.ranking import Scorer, top_bundles, top_shifted
 
 Candidates = Literal["all", "cold", "offered"]
 
@@ -115,6 +115,18 @@ def evaluate(
         per_user=per_user,
         warm_up={} if levels is None else _by_level(ranked, relevant, levels, ks),
     )
+
+
+def evaluate_shifted(
+    scorer: Scorer, train: BundleData, held_out: Sparse, k: int, shifts: npt.NDArray[np.float32]
+) -> list[dict[str, float]]:
+    """Recall and nDCG at k with each row of `shifts` (n, n_bundles) added to all scores: scored only once."""
+    relevant, users = _judged(held_out, np.ones(train.n_bundles, dtype=np.bool_))
+    found = []
+    for ranked in top_shifted(scorer, users, train.user_bundle, k, shifts):
+        recall, ndcg = metrics.recall(ranked, relevant, k), metrics.ndcg(ranked, relevant, k)
+        found.append({f"recall@{k}": float(recall.mean()), f"ndcg@{k}": float(ndcg.mean())})
+    return found
 
 
 def _candidate_mask(train: BundleData, candidates: Candidates, offered: Mask | None) -> Mask:

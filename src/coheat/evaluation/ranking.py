@@ -60,3 +60,20 @@ def top_bundles(
         places = np.arange(len(rows)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
         ids[rows, places], best[rows, places] = found.bundles, found.scores
     return ids, best
+
+
+def top_shifted(
+    scorer: Scorer, users: Indices, seen: Sparse, k: int, shifts: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int32]:
+    """`top_bundles` with each row of `shifts` (m, n_bundles) added to the scores: positions (m, n, k)."""
+    taken, nobody = Csr(seen.indptr, seen.indices, seen.shape[1]), np.zeros(seen.shape[1], dtype=np.bool_)
+    ids = np.full((len(shifts), len(users), k), -1, dtype=np.int32)
+    for start in range(0, len(users), ROWS):
+        tile = users[start : start + ROWS]
+        scores = scorer.scores(tile)
+        for place, shift in enumerate(shifts):
+            found = Scored(scores + shift, None, taken.entries(tile), nobody).ranked(k)
+            rows = start + np.repeat(np.arange(len(found.counts)), found.counts)
+            places = np.arange(len(rows)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
+            ids[place, rows, places] = found.bundles
+    return ids

@@ -6,10 +6,10 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,19 @@ class Progress:
     @property
     def fraction(self) -> float:
         return self.epoch / self.epochs
+
+
+class Validation(Protocol):
+    """What a model may ask validation for a last choice."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything to validate on."""
+        ...
+
+    def shifted(self, served: Served, shifts: FloatArray) -> list[dict[str, float]]:
+        """The metrics with each row of `shifts` (n, n_bundles) added to the scores: one pass for all."""
+        ...
 
 
 class Model(nn.Module):
@@ -142,11 +155,19 @@ class Model(nn.Module):
         """What the history should remember of this epoch besides the losses, e.g. a schedule's value."""
         return {}
 
-    def finish(self, validate: Callable[[], dict[str, float]]) -> dict[str, float] | None:  # noqa: ARG002
+    def rehearsal(self) -> tuple[Model, int] | None:
+        """A model on a part of the training data, and its epochs: `fit` trains it after the last epoch, and
+        `learn_from` takes from it what only held-out interactions can tell. By default there is none."""
+        return None
+
+    def learn_from(self, rehearsal: Model) -> None:
+        """Called with the trained `rehearsal`; what is learned must be part of the state."""
+
+    def finish(self, validate: Validation) -> dict[str, float] | None:  # noqa: ARG002
         """Called once when training is over, with the best epoch's state: a last choice by validation.
 
-        `validate` measures the model as it then is ({} where there is nothing to validate on). Whatever is
-        chosen must be part of the state. Returns the metrics after a choice; by default there is none.
+        Whatever is chosen must be part of the state. Returns the metrics after a choice; by default there is
+        none.
         """
         return None
 

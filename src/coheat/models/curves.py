@@ -30,6 +30,7 @@ import numpy.typing as npt
 from scipy import optimize, sparse
 
 from coheat.data.dataset import Indices
+from coheat.served import Curve
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
@@ -47,35 +48,10 @@ MANY = 16.0
 ITERATIONS = 100
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """A weight as a function of evidence; `counts`, `old` and `young` have one number per knot."""
-
-    counts: Numbers
-    old: Numbers
-    young: Numbers
-
-    @staticmethod
-    def of(
-        old: float | Sequence[float] | Numbers,
-        young: float | Sequence[float] | Numbers | None = None,
-        counts: Sequence[float] | Numbers = COUNTS,
-    ) -> Curve:
-        """From numbers per knot, or one for all of them; without `young`, youth makes no difference."""
-        knots = np.asarray(counts, dtype=np.float64)
-        first = np.broadcast_to(np.asarray(old, dtype=np.float64), knots.shape)
-        second = first if young is None else np.broadcast_to(np.asarray(young, dtype=np.float64), knots.shape)
-        return Curve(knots, first.copy(), second.copy())
-
-    def __call__(self, taken: npt.ArrayLike, youth: npt.ArrayLike) -> Numbers:
-        """Its value for bundles with so many takers and of this youth."""
-        share, number = (np.asarray(given, dtype=np.float64) for given in (youth, taken))
-        old, young = (np.interp(number, self.counts, values) for values in (self.old, self.young))
-        return np.asarray((1 - share) * old + share * young)
-
-    def raised(self, offsets: Numbers) -> Curve:
-        """The same with `offsets` (one per knot) added for the young."""
-        return Curve(self.counts, self.old, self.young + offsets)
+def by_knot(old: npt.ArrayLike, young: npt.ArrayLike | None = None) -> Curve:
+    """From numbers per knot of COUNTS, or one for all of them; without `young`, youth makes no difference."""
+    lines = [np.broadcast_to(line, len(COUNTS)) for line in (old, old if young is None else young)]
+    return Curve.through(COUNTS, *lines)
 
 
 @dataclass(frozen=True, eq=False)

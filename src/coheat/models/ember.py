@@ -1,66 +1,73 @@
 """Ember: one model for bundles with history and for bundles that nobody has taken yet.
 
-CoHeat's idea, views of history and of items weighed by how much evidence a bundle has, with other parts. A
-bundle that was taken is scored by everything known of it:
+CoHeat's idea, views of history and of items weighed by how much evidence a bundle has, with other parts and
+with weights that the shop's own data set:
 
-    y_ub = <h_u, h_b> + <a_u, a_b>                     two views, learned as in CrossCBR
-           + companion_weight * <c_u, c_b>             bundles that go together (`companions`)
-           + overlap_weight * log(1 + o_ub / o)        what its items share with the user's, exactly
+    y_ub = w_h <h_u, h_b> + w_a <a_u, a_b>                 two views, learned as in CrossCBR
+         + w_c <c_u, c_b>                                  bundles that go together (`companions`)
+         + sum over overlaps j of v_j log(1 + o_j / s_j)   what the items of both have in common, exactly
+         + bias
 
-A bundle that nobody took yet has no history to learn from, and is scored by its items:
+Every weight is a curve over the evidence of b: how often it was taken and how young it is
+(`coheat.served`). There are three overlaps, of which the data choose: own items and items of the user's
+bundles, rare ones counting more; own items by number; items of the user's bundles by number.
 
-    y_ub = <a_u, a_b> + new_overlap_weight * log(1 + o_ub / o) + offset
+**Weights** are learned out of fold from the training part alone (`stand_ins`, `curves`). Some bundles stand
+in for young ones with no or few takers, some interactions are held out, the same model is trained on the
+rest for a few epochs (`rehearsal`), and the curves are those that would have found what was held out. They
+start from, and with few data stay at, hand-set ones: history counts more the more is known, items less.
 
-o_ub is the overlap of `coheat.served`: the user's own items and those of the user's bundles, rare
-items counting more, summed (not averaged) over the bundle's items; o is its mean over training interactions,
-each without the bundle's own contribution to the profile. Negatives are drawn among bundles with history
-only, so that a new one is not trained downwards before it had a chance.
+**Youth.** Where the data tell since when a bundle is on offer, its youth is 1 / (1 + (age / young_days)^2):
+1 at its launch, one half at `young_days`. Without times nobody can tell young from unwanted; then youth is
+2^-n for a bundle taken n times: one that nobody took counts as young.
 
-The knob is `welcome`: how many places in the lists new bundles get, as a multiple of their fair share. A
-fifth of the bundles with history is held out as if nobody had taken them yet; the offset is the number at
-which they fill `welcome` times the share of places that their share of the interactions would give them. 0
-hides new bundles, 1 treats them as the known, more favours them. Because held-out bundles are ordinary ones,
-a bundle that is unseen because nobody wants what is in it stays behind: its overlaps are small. Where the
-data tell when bundles were launched, only young ones are new; a bundle that was on offer for longer than
-`young_days` and that nobody took is scored as one with history, of which there is none:
-
-    y_ub = <a_u, a_b> + overlap_weight * log(1 + o_ub / o)
+**The knob** is `welcome` (`welcome.py`): how many places in the lists new bundles get, as a multiple of
+their fair share. 0 hides new bundles, 1 treats them as the known, more favours them; its effect fades with
+evidence. Negatives are drawn among bundles with history only, so that a new one is not trained downwards
+before it had a chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
-from coheat.data.dataset import BundleData, Indices
+from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.graph.overlap import FloatArray, rarity
-from coheat.models.base import Progress, numpy
+from coheat.models.base import Model, Progress, Validation, numpy
 from coheat.models.companions import companions
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
+from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
+from coheat.models.stand_ins import StandIns, divide
+from coheat.models.welcome import LOW, Contest
 from coheat.rng import Randomness
-from coheat.served import Block, Csr, Curve, Knob, Overlap, Served
+from coheat.served import Block, Csr, Curve, Knob, Overlap, Relations, Served
 
-LIST = 20
-"""Length of the lists in which places are counted."""
-SAMPLE = 1000
-"""Users whose lists are looked at to find the offset."""
-HELD_OUT = 0.2
-"""Share of the bundles with history that stand in for new ones."""
-
+WELCOMES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
+"""Values of the knob that a trained model can be served with; others are interpolated."""
+MEANING = "0 hides new bundles, 1 gives them their fair share of places, 2 twice that"
+KNOTS = np.array(COUNTS)
+OWN = 0.4
+"""What an own item says in the overlap, beside 1 / sqrt(size) from each of the user's bundles with it."""
 USERS_AT_ONCE = 4096
 """Users whose profiles are looked at together."""
-
-MEANING = "0 hides new bundles, 1 gives them their fair share of places, 2 twice that"
-WELCOMES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
-"""Values of the knob that a trained model can be served with; others are interpolated."""
+LEARNERS, JUDGES, AT_ONCE = 2000, 600, 64
+"""Users from whose choices curves are learned, in whose lists places are counted, and scored at a time."""
+HEAD = 100
+"""Candidates that stand to choice for a user among the established bundles, and as many among the young."""
+FADE = 8.0
+"""Takers at which half of what youth changes by hand is gone."""
+FADING = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
+"""How much of what holds for a new bundle holds for one with so many takers, where nothing was measured."""
 
 Metrics = dict[str, float]
 
@@ -77,9 +84,11 @@ class EmberConfig(CrossCBRConfig):
     young_days: float = Field(
         90.0,
         ge=0,
-        description="days after its launch, where known, in which a bundle that nobody took counts as new",
+        description="days on offer, where known, after which half of a bundle's youth is over",
     )
-    companion_weight: float = Field(5.0, ge=0, description="weight of the bundles that go together")
+    companion_weight: float = Field(
+        5.0, ge=0, description="weight of the bundles that go together, before it is learned"
+    )
     companion_size: int = Field(64, ge=1, description="width of the companions' vectors")
     companion_ridge: float = Field(100.0, gt=0, description="ridge of the companions' regression")
     companion_content: float = Field(
@@ -88,24 +97,12 @@ class EmberConfig(CrossCBRConfig):
     companion_limit: int = Field(
         12_000, ge=2, description="most popular bundles among which companions are sought"
     )
-    own_item_weight: float = Field(
-        0.4, ge=0, description="weight of the user's own items beside the items of the user's bundles"
+    rehearsal_epochs: int = Field(
+        20, ge=0, description="epochs on a part of the training data to learn weights from; 0: hand-set ones"
     )
-    overlap_weight: float = Field(0.6, ge=0, description="weight of the overlap for bundles with history")
-    new_overlap_weight: float = Field(3.0, gt=0, description="weight of the overlap for new bundles")
     choose: Literal["fixed", "validation"] = Field(
-        "validation",
-        description="take welcome and the weights as they are, or let validation choose them at the end",
+        "validation", description="take welcome as it is, or let validation choose it at the end"
     )
-
-
-# What validation may choose, one setting after the other.
-CHOICES: dict[str, tuple[float, ...]] = {
-    "welcome": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0),
-    "overlap_weight": (0.0, 0.3, 0.6, 1.0),
-    "companion_weight": (0.0, 2.5, 5.0, 10.0),
-    "new_overlap_weight": (2.0, 3.0, 4.0),
-}
 
 
 class Ember(CrossCBR):
@@ -120,15 +117,24 @@ class Ember(CrossCBR):
     taken: Tensor
     wanted: Tensor
     is_new: Tensor
+    youth: Tensor
+    curves: Tensor
+    lines: Tensor
 
     def __init__(self, data: BundleData, config: EmberConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        self.register_buffer("knobs", torch.tensor([getattr(config, name) for name in CHOICES]))
-        # Part of the state, because a saved model does not keep the launch times.
+        self.register_buffer("knobs", torch.tensor([config.welcome], dtype=torch.float64))
+        # Part of the state, because a saved model does not keep the times.
         self.register_buffer("is_new", torch.from_numpy(data.new_bundles(config.young_days)))
+        self.register_buffer("youth", torch.from_numpy(youth_of(data, config.young_days)))
         # Filled before the first epoch; part of the state, so that a saved model need not solve them again.
         self.register_buffer("taken", torch.zeros(data.n_bundles, config.companion_size))
         self.register_buffer("wanted", torch.zeros(data.n_bundles, config.companion_size))
+        # Learned after the last epoch: the curves of all parts and of the bias, and what the knob adds.
+        self.register_buffer("curves", torch.from_numpy(_numbers(self._prior())))
+        # Until then, and where nothing can be learned, the knob does no more than hide new bundles at 0.
+        by_hand = -LOW * FADING * (np.array(WELCOMES) == 0)[:, None]
+        self.register_buffer("lines", torch.from_numpy(by_hand))
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
@@ -145,119 +151,193 @@ class Ember(CrossCBR):
             self.taken.copy_(torch.from_numpy(found.taken))
             self.wanted.copy_(torch.from_numpy(found.wanted))
 
-    def knob(self, name: str) -> float:
-        """The present value of a setting that validation may have chosen."""
-        return float(self.knobs[list(CHOICES).index(name)])
-
     def facts(self) -> dict[str, float]:
-        return {"welcome": self.knob("welcome")}
+        return {"welcome": float(self.knobs[0])}
 
-    def finish(self, validate: Callable[[], Metrics]) -> Metrics | None:
-        """Let validation choose, one setting after the other, where asked to; the new metrics."""
-        best = validate()
-        if self.config.choose == "fixed" or not best:
-            return None
-        for at, values in enumerate(CHOICES.values()):
-            kept = self.knobs[at].clone()
-            for value in values:
-                self.knobs[at] = value
-                found = validate()
-                if sum(found.values()) > sum(best.values()):
-                    best, kept = found, self.knobs[at].clone()
-            self.knobs[at] = kept
-        return best
+    def _prior(self) -> dict[str, Curve]:
+        """Hand-set curves: all parts where much is known of a bundle, its items where nothing is."""
+        young = 1 / (1 + KNOTS / FADE)
+        together = self.config.companion_weight
+        return {
+            "history": by_knot(1.0, 1 - young),
+            "affiliation": by_knot(1.0),
+            "companions": by_knot(together, together * (1 - young)),
+            "overlap": by_knot(0.6, 0.6 + 2.4 * young),
+            "own items": by_knot(0.0),
+            "items of own bundles": by_knot(0.0),
+            "bias": by_knot(0.0),
+        }
+
+    def _curves(self) -> dict[str, Curve]:
+        """The curves as they stand, by part."""
+        rows, half = self.curves.cpu().numpy(), len(COUNTS)
+        found = (Curve.through(COUNTS, row[:half], row[half:]) for row in rows)
+        return dict(zip(self._prior(), found, strict=True))
 
     @cached_property
-    def overlap(self) -> Overlap:
-        """What a user's items and a bundle's have in common, compared with its mean over training
+    def overlaps(self) -> tuple[Overlap, ...]:
+        """The overlaps, each before its curve. The first is compared with its mean over training
         interactions, each without what the bundle itself brought."""
         data, rare = self.data, rarity(self.data.bundle_item)
         sizes = np.maximum(np.diff(data.bundle_item.indptr), 1)
-        said, own = sparse.diags_array(sizes**-0.5) @ data.bundle_item, self.config.own_item_weight
-        total = 0.0
+        said, total = sparse.diags_array(sizes**-0.5) @ data.bundle_item, 0.0
         for start in range(0, data.n_users, USERS_AT_ONCE):
             users = slice(start, start + USERS_AT_ONCE)
             taken = data.user_bundle[users]
-            profiles = (taken @ said + own * data.user_item[users]) @ sparse.diags_array(rare)
+            profiles = (taken @ said + OWN * data.user_item[users]) @ sparse.diags_array(rare)
             total += float(profiles.multiply(taken @ data.bundle_item).sum())
-        itself = (data.bundle_item @ rare) / np.sqrt(sizes)
-        total -= float(itself @ data.popularity)
-        scale = max(total / max(data.user_bundle.nnz, 1), 1e-3)
-        curve = Curve.constant(1.0)
-        return Overlap("overlap", "log", curve, own, taken_exponent=0.5, scale=scale, item_weights=rare)
+        total -= float(((data.bundle_item @ rare) / np.sqrt(sizes)) @ data.popularity)
+        scale, one = max(total / max(data.user_bundle.nnz, 1), 1e-3), Curve.constant(1.0)
+        return (
+            Overlap("overlap", "log", one, OWN, taken_exponent=0.5, scale=scale, item_weights=rare),
+            Overlap("own items", "log", one, taken=0.0),
+            Overlap("items of own bundles", "log", one, own=0.0),
+        )
 
     @torch.no_grad()
     def served(self) -> Served:
-        ones = Curve.constant(1.0)
-        (history, users, bundles), affiliation = self.served_blocks(ones, ones)
-        bundles[self.data.popularity == 0] = 0  # its own vector was never learned from
-        together = Block(
-            "companions", "history", self.wanted.shape[1], Curve.constant(self.knob("companion_weight"))
-        )
+        found = self._served(self._curves())
+        lines = tuple(tuple(line) for line in self.lines.tolist())
+        knob = Knob(float(self.knobs[0]), WELCOMES, COUNTS, lines, MEANING)
+        return replace(found, knobs={"welcome": knob}).turned(welcome=knob.value)
+
+    def _served(self, curves: Mapping[str, Curve], relations: Relations | None = None) -> Served:
+        """With these curves and no knob; with other relations, overlaps are those of what they say."""
+        (history, users, bundles), affiliation = self.served_blocks(curves["history"], curves["affiliation"])
+        # The own vector of a bundle that nobody took was never learned from.
+        bundles = np.where(self.data.popularity[:, None] > 0, bundles, np.float32(0))
+        together = Block("companions", "history", self.wanted.shape[1], curves["companions"])
         of_users = np.asarray(self.data.user_bundle @ numpy(self.taken), dtype=np.float32)
-        weights = Curve.constant(self.knob("overlap_weight"), self.knob("new_overlap_weight"))
-        served = Served.create(
-            self.relations,
+        return Served.create(
+            relations or self.relations,
             [(history, users, bundles), affiliation, (together, of_users, numpy(self.wanted))],
             is_new=self.is_new.cpu().numpy(),
-            overlaps=(replace(self.overlap, curve=weights),),
+            youth=self.youth.cpu().numpy().astype(np.float32),
+            overlaps=tuple(replace(overlap, curve=curves[overlap.name]) for overlap in self.overlaps),
+            bias=curves["bias"],
         )
-        offsets = self._offsets(served)
-        knob = Knob(
-            self.knob("welcome"), tuple(offsets), tuple(offsets.values()), Curve.constant(0, 1), MEANING
-        )
-        return replace(served, knobs={"welcome": knob}).turned(welcome=knob.value)
+
+    # What is learned after the last epoch.
 
     @cached_property
-    def _stand_ins(self) -> tuple[Indices, Indices, FloatArray]:
-        """Sampled users, bundles held out as if new, and the users' overlaps without them (n, n_bundles)."""
-        data, rng = self.data, self.rng.generator("stand-ins")
-        held_out = rng.permutation(self.warm_bundles)[: max(int(HELD_OUT * len(self.warm_bundles)), 1)]
-        keep = np.ones(data.n_bundles)
-        keep[held_out] = 0
-        without = sparse.csr_array(data.user_bundle @ sparse.diags_array(keep))
-        without.eliminate_zeros()
-        users = rng.permutation(np.flatnonzero(np.diff(data.user_bundle.indptr)))[:SAMPLE]
-        relations = replace(self.relations, user_bundle=Csr(without.indptr, without.indices, data.n_bundles))
-        found = Served.create(relations, overlaps=(self.overlap,)).scores(users)
-        return users, np.sort(held_out), found
+    def _stand_ins(self) -> StandIns:
+        return divide(self.data, self.rng.generator("stand-ins"))
 
-    def _offsets(self, served: Served) -> dict[float, float]:
-        """For values of `welcome`, its own included, the number that gives the stand-ins so many places."""
-        sample, held_out, matched = self._stand_ins
-        welcomes = sorted({*WELCOMES, self.knob("welcome")})
-        if not len(sample):
-            return dict.fromkeys(welcomes, 0.0)
-        people, bundles = served.users[sample], served.bundles
-        scores = bundles.weighed.product(people) + self.knob("overlap_weight") * matched
-        scores[self.data.user_bundle[sample].nonzero()] = -np.inf
-        known = np.setdiff1d(self.warm_bundles, held_out)
-        items = served.columns_about("items")
-        newcomers = people[:, items] @ bundles.weighed.take(held_out)[:, items].T
-        newcomers += self.knob("new_overlap_weight") * matched[:, held_out]
-        fair = float(self.data.popularity[held_out].sum() / self.data.popularity.sum())
-        best = _best(scores[:, known]), _best(newcomers)
-        return {welcome: offset_for_share(*best, min(welcome * fair, 1.0)) for welcome in welcomes}
+    def rehearsal(self) -> tuple[Model, int] | None:
+        epochs = self.config.rehearsal_epochs
+        if not epochs or not self._stand_ins.held_out.nnz:
+            return None
+        config = self.config.model_copy(update={"rehearsal_epochs": 0, "choose": "fixed"})
+        inner = Ember(self._stand_ins.kept, config, self.rng.child("rehearsal"))
+        return inner.to(self.users.device), epochs
+
+    @torch.no_grad()
+    def learn_from(self, rehearsal: Model) -> None:
+        """The curves that would have found what was held out of the rehearsal, and the knob's lines."""
+        assert isinstance(rehearsal, Ember)
+        inner, apart = rehearsal._served(self._prior()), self._stand_ins
+        young, rng = apart.is_stand_in, self.rng.generator("choices")
+        taken = inner.bundles.taken
+        youth = np.maximum(self.youth.cpu().numpy(), young)
+        excluded = self.data.popularity == 0  # nobody could have taken it
+        choices = self._choices(inner, youth, excluded, rng)
+        curves = learn(choices, taken, youth, self._prior())
+        self.curves.copy_(torch.from_numpy(_numbers(curves)))
+        users = rng.permutation(np.flatnonzero(np.diff(apart.kept.user_bundle.indptr)))[:JUDGES]
+        if not len(users):
+            return
+        scores = _weighed(inner, users, curves, taken, youth)
+        contest = self._contest(scores, users, apart.kept.user_bundle, excluded, young, taken)
+        # The model that is served knows established bundles better than the rehearsal did, so new ones have
+        # to be lifted further: by how much shows where bundles stand beside them of which nothing was kept.
+        new = young & (taken == 0)
+        csr = Csr(apart.kept.user_bundle.indptr, apart.kept.user_bundle.indices, self.data.n_bundles)
+        final = self._served(curves, replace(self.relations, user_bundle=csr))
+        final.bundles.plain.base[new, : self.config.embedding_size] = 0
+        final.bundles.plain.base[new, 2 * self.config.embedding_size :] = 0
+        known = np.where(new, 0, self.data.popularity)
+        scores = _weighed(final, users, curves, known, np.where(new, 1.0, self.youth.cpu().numpy()))
+        later = self._contest(scores, users, self.data.user_bundle, excluded, new, known)
+        shift = later.offsets(1.0, KNOTS)[0] - contest.offsets(1.0, KNOTS)[0] if new.any() else 0.0
+        lines = [contest.offsets(welcome, KNOTS) + shift * FADING for welcome in WELCOMES[1:]]
+        self.lines.copy_(torch.from_numpy(np.stack([contest.hidden() * FADING, *lines])))
+
+    def _choices(
+        self, inner: Served, youth: Numbers, excluded: npt.NDArray[np.bool_], rng: np.random.Generator
+    ) -> Choices:
+        """What users of whom something was held out could choose from, and what they took."""
+        apart, young = self._stand_ins, self._stand_ins.is_stand_in
+        users = rng.permutation(np.flatnonzero(np.diff(apart.held_out.indptr)))[:LEARNERS]
+        parts, bundles, marks = [], [], []
+        groups = [~young & ~excluded, young & ~excluded]
+        for start in range(0, len(users), AT_ONCE):
+            block = users[start : start + AT_ONCE]
+            of_block = inner.parts(block)
+            scores = _sum(of_block, self._prior(), inner.bundles.taken, youth)
+            scores[:, excluded] = -np.inf
+            scores[apart.kept.user_bundle[block].nonzero()] = -np.inf
+            chosen, real = candidates(scores, groups, HEAD)
+            took = np.take_along_axis(apart.held_out[block].toarray() > 0, chosen, axis=1)
+            parts.append(np.stack([np.take_along_axis(part, chosen, axis=1) for part in of_block], axis=-1))
+            bundles.append(chosen)
+            marks.append(np.where(real, took, -1).astype(np.int8))
+        return Choices(np.concatenate(parts), np.concatenate(bundles), np.concatenate(marks))
+
+    def _contest(
+        self,
+        scores: FloatArray,
+        users: Indices,
+        seen: Sparse,
+        excluded: npt.NDArray[np.bool_],
+        young: npt.NDArray[np.bool_],
+        taken: Indices,
+    ) -> Contest:
+        scores[:, excluded] = -np.inf
+        rows, columns = seen[users].nonzero()
+        kept = ~young[columns] | (taken[columns] > 0)  # what stands in as new was not seen yet
+        scores[rows[kept], columns[kept]] = -np.inf
+        return Contest.of(scores, young, taken, self.data.popularity)
+
+    def finish(self, validate: Validation) -> Metrics | None:
+        """Let validation choose the knob, where asked to; the metrics then."""
+        if self.config.choose == "fixed" or not validate.possible:
+            return None
+        served = self.served().turned(welcome=1.0)
+        bias = [self._bias(served, welcome) for welcome in WELCOMES]
+        found = validate.shifted(served, np.stack(bias) - self._bias(served, 1.0))
+        best = max(range(len(found)), key=lambda place: sum(found[place].values()))
+        self.knobs[0] = WELCOMES[best]
+        return found[best]
+
+    @staticmethod
+    def _bias(served: Served, welcome: float) -> FloatArray:
+        bundles = served.bundles
+        return served.knobs["welcome"].turned("welcome", welcome).curve.at(bundles.taken, bundles.youth)
 
 
-def _best(scores: FloatArray) -> FloatArray:
-    """The LIST best of every row, best first; -inf where there are fewer."""
-    short = LIST - scores.shape[1]
-    if short > 0:
-        scores = np.pad(scores, ((0, 0), (0, short)), constant_values=-np.inf)
-    best: FloatArray = -np.sort(np.partition(-scores, LIST - 1, axis=1)[:, :LIST], axis=1)
-    return best
+def _numbers(curves: Mapping[str, Curve]) -> Numbers:
+    """The values of curves at their knots, of the old and then of the young (n, 2 * n_knots)."""
+    return np.stack([np.concatenate([one.old, one.young]) for one in curves.values()])
 
 
-def offset_for_share(known: FloatArray, new: FloatArray, share: float) -> float:
-    """The number to add to `new` so that it fills `share` of the places when both are ranked together.
+def youth_of(data: BundleData, young_days: float) -> Numbers:
+    """(n_bundles,) how young each bundle is, from 1 to 0: see the module's text."""
+    by_age = 1 / (1 + (data.age_days / max(young_days, 1e-9)) ** 2)
+    return np.where(np.isnan(by_age), 2.0 ** -np.minimum(data.popularity, 60), by_age)
 
-    Both (n, k) are sorted, best first. In a list of k, the j-th of the new has a place where it stands above
-    the (k - j + 1)-th of the known: so each has a number at which it enters; the answer is their quantile.
-    """
-    gaps = np.where(np.isneginf(new), np.inf, known[:, ::-1] - np.maximum(new, np.finfo(np.float32).min))
-    entry = np.sort(gaps.ravel())  # one number per place: the offset at which it goes to a new bundle
-    finite = entry[np.isfinite(entry)]
-    lowest, highest = np.min(finite, initial=0.0) - 10.0, np.max(finite, initial=0.0) + 10.0
-    place = round(share * len(entry))
-    return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
+
+def _sum(parts: FloatArray, curves: Mapping[str, Curve], taken: Indices, youth: Numbers) -> FloatArray:
+    """Scores (n, n_bundles) from parts (j, n, n_bundles), weighed by these curves, whose last is the bias."""
+    *weights, bias = (one.at(taken, youth) for one in curves.values())
+    found = np.broadcast_to(bias, parts.shape[1:]).copy()
+    for part, weight in zip(parts, weights, strict=True):
+        found += part * weight
+    return found
+
+
+def _weighed(
+    served: Served, users: Indices, curves: Mapping[str, Curve], taken: Indices, youth: Numbers
+) -> FloatArray:
+    """`_sum` of these users' parts, some users at a time."""
+    blocks = (users[start : start + AT_ONCE] for start in range(0, len(users), AT_ONCE))
+    return np.concatenate([_sum(served.parts(block), curves, taken, youth) for block in blocks])

@@ -12,7 +12,6 @@ known of it. The offsets are added to the young curve of the bias, so they end, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +21,16 @@ from coheat.data.dataset import Indices
 from coheat.models.curves import Floats, Numbers
 
 LIST = 20
-"""Length of the lists in which places are counted."""
+"""Length of the lists in which places are counted, where there are bundles enough."""
+CHOICE = 4
+"""Bundles per place that a list needs at least: where it holds most of a small shop, places tell nothing."""
+MOST = 0.9
+"""Share of the places within a group's reach that it may be asked to fill. All of them, or more than it has
+bundles for, would take an offset without bounds, and one group would stand far above its neighbours."""
 FADE = 8.0
 """Takers at which a welcome has lost three tenths of its effect (1 - 1 / sqrt(2))."""
+LOW = 20.0
+"""What hides a bundle where nothing could be measured."""
 SWEEPS = 4
 """Times that the offset of each group is sought in turn; later ones hardly move any."""
 CREDIBLE = 20.0
@@ -33,10 +39,10 @@ CREDIBLE = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """The best LIST scores of some users among established bundles and among each group of stand-ins.
+    """The best scores of some users among established bundles and among each group of stand-ins.
 
-    `established` (n_users, LIST) and `groups` (n_groups, n_users, LIST) are sorted, best first, -inf where
-    there are fewer. A group kept `takers` takers each and deserves a share `fair` of all places.
+    `established` (n_users, length) and `groups` (n_groups, n_users, length) are sorted, best first, -inf
+    where there are fewer. A group kept `takers` takers each and deserves a share `fair` of all places.
     """
 
     established: Floats
@@ -52,14 +58,27 @@ class Contest:
         """
         takers = np.unique(kept[is_stand_in])
         members = [is_stand_in & (kept == number) for number in takers]
-        groups = [_best(scores[:, each]) for each in members]
+        of_user = np.isfinite(scores).sum(axis=1).mean() if len(scores) else 0
+        length = int(np.clip(of_user // CHOICE, 1, LIST))
+        groups = [_best(scores[:, each], length) for each in members]
         fair = [popularity[each].sum() / max(popularity.sum(), 1) for each in members]
         return Contest(
-            _best(scores[:, ~is_stand_in]),
-            np.stack(groups) if groups else np.zeros((0, len(scores), LIST), dtype=np.float32),
+            _best(scores[:, ~is_stand_in], length),
+            np.stack(groups) if groups else np.zeros((0, len(scores), length), dtype=np.float32),
             takers.astype(np.float64),
             np.array(fair, dtype=np.float64),
         )
+
+    @property
+    def everybody(self) -> Floats:
+        """The best scores among all stand-ins."""
+        return _best(np.concatenate(list(self.groups), axis=1), self.established.shape[1])
+
+    def hidden(self) -> float:
+        """What takes every stand-in off the lists."""
+        if not len(self.takers) or not len(self.established):
+            return -LOW
+        return offset_for_share(self.established, self.everybody, 0.0)
 
     def offsets(self, welcome: float, counts: Numbers) -> Numbers:
         """What to add to the young curve of the bias at each of its knots (n_knots,).
@@ -70,13 +89,16 @@ class Contest:
             return np.zeros(len(counts))
         wanted = self.fair * (1 + (welcome - 1) / np.sqrt(1 + self.takers / FADE))
         wanted *= min(1.0, 1.0 / max(wanted.sum(), 1e-12))
-        everybody = _best(np.concatenate(list(self.groups), axis=1))
-        shared = offset_for_share(self.established, everybody, float(wanted.sum()))
+        wanted = np.minimum(wanted, MOST * np.isfinite(self.groups).mean(axis=(1, 2)))
+        everybody = self.everybody
+        shared = offset_for_share(
+            self.established, everybody, min(float(wanted.sum()), float(np.isfinite(everybody).mean()))
+        )
         found = np.full(len(self.takers), shared)
         for _ in range(SWEEPS):
             for at, share in enumerate(wanted):
                 rest = [group + found[k] for k, group in enumerate(self.groups) if k != at]
-                others = _best(np.concatenate([self.established, *rest], axis=1))
+                others = _best(np.concatenate([self.established, *rest], axis=1), everybody.shape[1])
                 own = offset_for_share(others, self.groups[at], float(share))
                 places = share * others.size
                 found[at] = shared + (own - shared) * places / (places + CREDIBLE)
@@ -84,12 +106,12 @@ class Contest:
         return np.asarray(np.interp(counts, [*self.takers, max(4 * last, 1.0)], [*found, 0.0]))
 
 
-def _best(scores: Floats) -> Floats:
-    """The LIST best of every row, best first; -inf where there are fewer."""
-    short = LIST - scores.shape[1]
+def _best(scores: Floats, length: int) -> Floats:
+    """So many of the best of every row, best first; -inf where there are fewer."""
+    short = length - scores.shape[1]
     if short > 0:
         scores = np.pad(scores, ((0, 0), (0, short)), constant_values=-np.inf)
-    best: Floats = -np.sort(np.partition(-scores, LIST - 1, axis=1)[:, :LIST], axis=1)
+    best: Floats = -np.sort(np.partition(-scores, length - 1, axis=1)[:, :length], axis=1)
     return best
 
 
@@ -105,9 +127,3 @@ def offset_for_share(known: Floats, new: Floats, share: float) -> float:
     lowest, highest = np.min(finite, initial=0.0) - 10.0, np.max(finite, initial=0.0) + 10.0
     place = round(share * len(entry))
     return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
-
-
-def between(welcomes: Sequence[float], offsets: Sequence[Numbers], welcome: float) -> Numbers:
-    """Offsets for a value between those that were sought, so that the knob can be turned while serving."""
-    stacked = np.stack(offsets)
-    return np.array([np.interp(welcome, welcomes, column) for column in stacked.T])

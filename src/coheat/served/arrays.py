@@ -77,7 +77,7 @@ def from_arrays(arrays: Mapping[str, Array]) -> dict[str, Any]:
             for one in form["overlaps"]
         ),
         "bias": Curve.through(**form["bias"]),
-        "knobs": {name: Knob(**_with_curve(one)) for name, one in form["knobs"].items()},
+        "knobs": {name: _knob(one) for name, one in form["knobs"].items()},
         "layers": Layers(**layers, normalise=form["normalise"]) if layers else None,
     }
 
@@ -93,6 +93,11 @@ def _plain(part: Any) -> dict[str, Any]:
             value = value.tolist()
         found[field.name] = None if isinstance(value, np.ndarray) else value
     return found
+
+
+def _knob(stored: dict[str, Any]) -> Knob:
+    lists = {name: tuple(stored[name]) for name in ("values", "counts")}
+    return Knob(**{**stored, **lists, "lines": tuple(tuple(line) for line in stored["lines"])})
 
 
 def _with_curve(stored: dict[str, Any]) -> dict[str, Any]:

@@ -56,19 +56,24 @@ class Curve:
 
 @dataclass(frozen=True)
 class Knob:
-    """A number that may be turned while serving; it adds offset(value) * curve(evidence) to a score."""
+    """A number that may be turned while serving; it adds to the score of young bundles.
+
+    `lines[k]` is what it adds at each of `counts` when it stands at `values[k]` (rising); between them it is
+    interpolated.
+    """
 
     value: float
     values: tuple[float, ...]
-    """Values (rising) at which the offset was measured; between them it is interpolated."""
-    offsets: tuple[float, ...]
-    curve: Curve
+    counts: tuple[float, ...]
+    lines: tuple[tuple[float, ...], ...]
     meaning: str
     """What the values mean, for whoever turns it wrongly."""
 
     @property
-    def offset(self) -> float:
-        return float(np.interp(self.value, self.values, self.offsets))
+    def curve(self) -> Curve:
+        """What it adds as it stands."""
+        line = [np.interp(self.value, self.values, column) for column in zip(*self.lines, strict=True)]
+        return Curve.through(self.counts, np.zeros(len(line)), line)
 
     def turned(self, name: str, value: float) -> Knob:
         if not (np.isfinite(value) and value >= 0):

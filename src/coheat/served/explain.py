@@ -95,6 +95,5 @@ def _bias_terms(served: Served, taken: Positions, youth: Floats) -> list[Term]:
     young = float(served.bias.at(taken, youth)[0]) - old
     found = [Term("popularity", "history", 1.0, old), Term("youth", "youth", float(youth[0]), young)]
     for name, knob in served.knobs.items():
-        weight = float(knob.curve.at(taken, youth)[0])
-        found.append(Term(name, "youth", weight, weight * knob.offset))
+        found.append(Term(name, "youth", float(youth[0]), float(knob.curve.at(taken, youth)[0])))
     return [term for term in found if term.share]

@@ -162,6 +162,20 @@ class Served:
                 found[place] += part
         return found
 
+    def parts(self, users: Positions) -> Floats:
+        """The blocks' and overlaps' parts of `scores`, before weighing (parts, len(users), n_bundles)."""
+        assert self.bundles.index is not None or not self.overlaps
+        found = np.empty((len(self.blocks) + len(self.overlaps), len(users), len(self.bundles)), np.float32)
+        for part, (_, columns) in zip(found, self.columns, strict=False):
+            np.matmul(self.users[users][:, columns], self.bundles.plain.base[:, columns].T, out=part)
+        if self.bundles.index is None:
+            return found
+        asked: Any = self.overlaps, self.relations, users, {}, self.bundles.index, len(self.bundles)
+        for place, lines in enumerate(in_use[0](*asked)):
+            for number, (overlap, line) in enumerate(zip(self.overlaps, lines, strict=True)):
+                found[len(self.blocks) + number, place] = overlap.measure(line, self.bundles.divisors[number])
+        return found
+
     def scores_of_bundle(
         self,
         bundles: Bundles,
@@ -288,7 +302,7 @@ class Served:
     def _terms(self, taken: Positions, youth: Floats) -> Floats:
         bias = self.bias.at(taken, youth)
         for knob in self.knobs.values():
-            bias = bias + np.float32(knob.offset) * knob.curve.at(taken, youth)
+            bias = bias + knob.curve.at(taken, youth)
         return np.stack([bias, *(overlap.curve.at(taken, youth) for overlap in self.overlaps)])
 
     def _divisors(self, sizes: Positions) -> Floats:
