@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -303,10 +304,13 @@ class Ember(CrossCBR):
         if self.config.choose == "fixed" or not validate.possible:
             return None
         served = self.served().turned(welcome=1.0)
-        bias = [self._bias(served, welcome) for welcome in WELCOMES]
+        # Values between those that were measured too: another costs one more ranking of the same scores.
+        between = [(low + high) / 2 for low, high in pairwise(WELCOMES[:-1])]
+        values = sorted({*WELCOMES, *between})
+        bias = [self._bias(served, welcome) for welcome in values]
         found = validate.shifted(served, np.stack(bias) - self._bias(served, 1.0))
         best = max(range(len(found)), key=lambda place: sum(found[place].values()))
-        self.knobs[0] = WELCOMES[best]
+        self.knobs[0] = values[best]
         return found[best]
 
     @staticmethod
