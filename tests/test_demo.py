@@ -96,7 +96,8 @@ def test_turning_the_knob_gives_places_to_new_bundles_and_takes_them_from_known_
     new, known = ([found[side] for found in turned.values()] for side in ("new", "known"))
     assert new[0] == 0, "hidden"
     assert new == sorted(new)
-    assert known == sorted(known, reverse=True)
+    # At 0, young bundles that some have taken already are pushed down with the new ones.
+    assert known[1:] == sorted(known[1:], reverse=True)
     assert new[0] < new[-1]
     assert known[0] > known[-1]
     # As the command line evaluates the finished runs, which have the knob as it was trained.
