@@ -181,7 +181,7 @@ def test_a_fault_of_ours_is_in_the_log_by_its_request(run: Path) -> None:
 
 
 def spoil(artifact: Path, how: str) -> None:
-    index, vectors = artifact / "artifact.json", artifact / "vectors.safetensors"
+    index, vectors = artifact / "artifact.json", artifact / "served.safetensors"
     if how == "a pipe":
         index.unlink()
         os.mkfifo(index)

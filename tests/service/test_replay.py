@@ -47,7 +47,7 @@ def standing(model: LoadedModel) -> dict[str, Any]:
 
 
 def vars_of(info: Any) -> tuple[Any, ...]:
-    return tuple(sorted(info.item_ids)), info.popularity, info.is_new, info.origin
+    return tuple(sorted(info.item_ids)), info.popularity, info.is_new, info.is_added
 
 
 @settings(max_examples=40, deadline=None)
