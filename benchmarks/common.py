@@ -28,6 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import coheat
+
 SIDES = ("ours", "plain")
 SIZES = ("youshu", "netease", "ifashion")
 
@@ -154,7 +156,8 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
-        **{package: version(package) for package in ("coheat", "torch", "numba", "numpy", "scipy")},
+        "coheat": coheat.__version__,
+        **{package: version(package) for package in ("torch", "numba", "numpy", "scipy")},
     }
 
 

@@ -60,8 +60,8 @@ class Recommender:
     def load(cls, path: str | Path, **knobs: float) -> Self:
         """From a run's directory, from the artifact in it, or from what `save` wrote.
 
-        `knobs` are turned as they are named; Ember has `welcome`: the list places of new bundles as a
-        multiple of their fair share, 0 to hide them. Without it, the model is served as it was trained.
+        `knobs` are turned as they are named (docs/recommender.md); without them, the model is served as it
+        was trained.
         """
         artifact = open_artifact(Path(path))
         contents = artifact.contents()
