@@ -28,7 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from coheat.data.dataset import BundleData, Sparse
+from coheat.data.dataset import BundleData
+
+Sparse = Any  # matrices of scipy in every format, as research code has them
 
 Batch = Sequence[Tensor]  # users, positives, negatives: int64, each of the batch's length
 Graphs = tuple[Tensor, Tensor, Tensor]  # users-bundles, users-items, bundles to items: normalised, sparse

@@ -18,7 +18,6 @@ import torch
 from by_hand import relations
 
 from coheat.data import Split, planted_world, read_split
-from coheat.data.dataset import Sparse
 from coheat.data.sampling import Triples
 from coheat.evaluation import evaluate
 from coheat.models.base import Progress
@@ -65,10 +64,10 @@ def both_models(split: Split, n_layers: int) -> tuple[CoHeat, plain.PlainCoHeat]
 def plain_graphs(split: Split, masks: Masks) -> plain.Graphs:
     """The plain version's graphs when just the edges of `masks` stay."""
 
-    def kept(relation: Sparse, mask: Any) -> Sparse:
+    def kept(relation: Any, mask: Any) -> Any:
         return sp.csr_matrix((relation.data * mask, relation.indices, relation.indptr), relation.shape)
 
-    def adjacency(relation: Sparse, to_left: Any, to_right: Any) -> Sparse:
+    def adjacency(relation: Any, to_left: Any, to_right: Any) -> Any:
         upper, lower = kept(relation, to_left), kept(relation.T.tocsr(), to_right)
         return sp.bmat([[None, upper], [lower, None]], format="csr")
 

@@ -299,13 +299,13 @@ def test_the_list_of_one_user_says_what_is_true(planted_run: tuple[Split, Path])
     world, run = planted_run
     shown = recommend_to_one(Recommender.load(run), world)
     row = world.train.users.position(shown.user_id)
-    later = {world.train.bundles[bundle] for bundle in world.test[[row]].indices}
+    later = {world.train.bundles[int(bundle)] for bundle in world.test[[row]].indices}
     assert set(shown.held_out) == later
     assert len(later) == world.test.sum(axis=1).max()
     assert {bundle.bundle_id for bundle in shown.recommended if bundle.taken_later} == later, "planted"
     for bundle in shown.recommended:
         position = world.train.bundles.position(bundle.bundle_id)
-        contents = {world.train.items[item] for item in world.train.bundle_item[[position]].indices}
+        contents = {world.train.items[int(item)] for item in world.train.bundle_item[[position]].indices}
         assert set(bundle.shared_items) == contents & set(shown.items)
         assert bundle.size == len(contents)
         assert bundle.times_taken == world.train.popularity[position]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coheat.cli import main
-from coheat.data.dataset import relation
+from coheat.data.dataset import pairs, relation
 from coheat.data.leaks import leakage, without_leaks
 from coheat.data.problems import DataWarning
 from coheat.data.split import Split, split
@@ -99,7 +99,7 @@ def test_everything_is_all_parts_together(runs: dict[str, Run]) -> None:
 
 def test_a_file_of_later_interactions_judges_like_the_test_part(runs: dict[str, Run], tmp_path: Path) -> None:
     world = planted_world()
-    users, bundles = world.test.nonzero()
+    users, bundles = pairs(world.test)
     lines = [f"{world.train.users[u]},{world.train.bundles[b]}" for u, b in zip(users, bundles, strict=True)]
     seen = world.train.user_bundle.nonzero()
     lines += [f"{world.train.users[seen[0][0]]},{world.train.bundles[seen[1][0]]}", "stranger,nothing"]

@@ -17,7 +17,7 @@ from rich.console import Console
 from torch import Tensor
 
 from coheat.checkpoint import HISTORY, INDEX
-from coheat.data.dataset import Indices
+from coheat.data.dataset import Indices, relation
 from coheat.data.sampling import Triples
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError, TrainingError
@@ -176,7 +176,7 @@ def test_patience_counts_validations_without_improvement(planted: Split) -> None
 
 
 def test_without_validation_the_last_epoch_is_taken(planted: Split) -> None:
-    empty = planted.validation[:0].__class__(planted.validation.shape, dtype=np.float32)
+    empty = relation([], [], planted.validation.shape)
     split = Split(planted.train, empty, planted.test)
     result = fit(factorisation(planted.train), split, SETTINGS)
     assert (result.best_epoch, result.best_metrics) == (7, {})

@@ -111,10 +111,16 @@ class Artifact:
         """The data the model was trained on, as it was."""
         from coheat.data.dataset import BundleData, relation_of
 
-        served = Served.from_arrays(map_arrays(self.directory / "served.safetensors"))
-        matrices = {name: relation_of(csr) for name, csr in vars(served.relations).items()}
+        found = Served.from_arrays(map_arrays(self.directory / "served.safetensors")).relations
         users, bundles, items = (Vocabulary(self.ids(kind).ids, kind) for kind in KINDS)
-        return BundleData(users, bundles, items, **matrices)
+        return BundleData(
+            users,
+            bundles,
+            items,
+            user_bundle=relation_of(found.user_bundle),
+            user_item=relation_of(found.user_item),
+            bundle_item=relation_of(found.bundle_item),
+        )
 
     def model(self) -> Model:
         """The trained model itself, for training on and for models that score themselves."""

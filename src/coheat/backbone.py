@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -79,17 +80,17 @@ def untrained(model: Model) -> tuple[Model, Split]:
     recipe = Recipe.of(model)
     kind = MODELS[recipe.backbone]
     backbone = kind(model.data, kind.Config.create(recipe.config), model.rng.child("backbone"))
-    nothing = [relation([], [], model.data.user_bundle.shape) for _ in range(2)]
-    return backbone.to(model.pretrained_users.device), Split(model.data, *nothing)
+    nothing = relation([], [], model.data.user_bundle.shape)
+    return backbone.to(model.pretrained_users.device), Split(model.data, nothing, nothing)
 
 
 def tables(backbone: Model) -> Tables:
     """A trained backbone's vectors; zero for users and bundles without training interactions."""
-    served, interactions = backbone.served(), backbone.data.user_bundle
+    served, data = backbone.served(), backbone.data
     found = {}
     for name, counts, table in (
-        ("users", interactions.sum(1), served.users),
-        ("bundles", interactions.sum(0), served.bundles.plain.base),
+        ("users", np.diff(data.user_bundle.indptr), served.users),
+        ("bundles", data.popularity, served.bundles.plain.base),
     ):
         found[name] = torch.from_numpy(table * (counts > 0)[:, None])
     return found

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coheat import __version__
 from coheat.data.dataset import BundleData, Sparse
@@ -341,7 +342,7 @@ def add_a_bundle(recommender: Recommender, train: BundleData) -> NewBundle:
     """Put a new bundle together, make it known, and see who gets it."""
     items = compose_bundle(train, NEW_BUNDLE_SIZE)
     recommender.add_bundles({NEW_BUNDLE: items})
-    owned = train.user_item[:, train.items.positions(items)].sum(axis=1)
+    owned: npt.NDArray[np.float32] = train.user_item[:, train.items.positions(items)].sum(axis=1)
     audience = recommender.audience(NEW_BUNDLE, k=SHOWN)
     lists = recommender.recommend(train.users.ids, k=K)
     return NewBundle(

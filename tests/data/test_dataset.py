@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from coheat.data import BundleData, Shown, Vocabulary, pairs, relation
-from coheat.data.dataset import DAY
+from coheat.data.dataset import DAY, Sparse
 from coheat.errors import DataError, UnknownIdError
 from coheat.testing import bundle_data, small_data
 
@@ -54,7 +54,7 @@ def test_popularity_and_sizes_count_pairs() -> None:
         (sparse.csr_array((np.ones(3), [0, 1, 1], [0, 1, 3]), shape=(2, 2)), "repeated or unsorted"),
     ],
 )
-def test_a_bad_relation_is_refused(matrix: object, reason: str) -> None:
+def test_a_bad_relation_is_refused(matrix: Sparse, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         SHOP.with_user_bundle(matrix)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from coheat.data import BundleData, DataWarning, Split, Vocabulary, has_split, read_data, read_split, relation
 from coheat.data.check import check
+from coheat.data.dataset import Sparse
 from coheat.data.stats import stats
 from coheat.testing import id_pairs, small_data
 
@@ -313,7 +314,7 @@ def large_world() -> BundleData:
         for kind, size in (("user", n_users), ("bundle", n_bundles), ("item", n_items))
     )
 
-    def some(count: int, rows: int, columns: int) -> object:
+    def some(count: int, rows: int, columns: int) -> Sparse:
         return relation(rng.integers(0, rows, count), rng.integers(0, columns, count), (rows, columns))
 
     return BundleData(

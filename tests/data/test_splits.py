@@ -20,6 +20,7 @@ from coheat.data import (
     realistic_world,
     relation,
 )
+from coheat.data.dataset import Sparse
 from coheat.data.split import split
 from coheat.errors import DataError
 from coheat.testing import bundle_data, id_pairs, small_data
@@ -32,7 +33,7 @@ def make(data: BundleData, scenario: str, seed: int = 0, cold_share: float = 0.3
     return split(data, scenario, seed, cold_share=cold_share if scenario == "cold-ratio" else None)
 
 
-def cells(matrix: object) -> set[tuple[int, int]]:
+def cells(matrix: Sparse) -> set[tuple[int, int]]:
     return set(zip(*(part.tolist() for part in pairs(matrix)), strict=True))
 
 

@@ -26,7 +26,7 @@ from coheat.data import (
     write_tables,
 )
 from coheat.data.check import check
-from coheat.data.dataset import DAY
+from coheat.data.dataset import DAY, Sparse
 from coheat.data.split import split
 from coheat.data.warm_up import LEVELS, WarmUp
 from coheat.errors import DataError
@@ -36,7 +36,7 @@ DATED = realistic_world(400, 150, 300, 4_000, 5_000, 1_200, seed=1)
 UNDATED = realistic_world(400, 150, 300, 4_000, 5_000, 1_200, seed=1, with_timestamps=False)
 
 
-def cells(matrix: object) -> set[tuple[int, int]]:
+def cells(matrix: Sparse) -> set[tuple[int, int]]:
     return set(zip(*(part.tolist() for part in pairs(matrix)), strict=True))
 
 

@@ -10,12 +10,18 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from coheat.data.dataset import relation
 from coheat.graph.adam import BLOCK, Adam, deferred_parts
 from coheat.graph.bipartite import BipartiteGraph, Selection, light_gcn
 from coheat.models.layers import table
 
 SHAPE = 3 * BLOCK + 17, BLOCK + 1
 """Rows of the two sides: several blocks and a rest."""
+
+
+def random_graph() -> BipartiteGraph:
+    rows, columns = sp.random(*SHAPE, 0.05, random_state=0).nonzero()
+    return BipartiteGraph(relation(rows, columns, SHAPE))
 
 
 def tables(width: int) -> list[nn.Parameter]:
@@ -43,7 +49,7 @@ def loss(parameters: list[nn.Parameter], selections: list[Selection], direct: bo
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("width", [3, 64])
 def test_steps_equal_those_of_torch(width: int, direct: bool) -> None:
-    graph = BipartiteGraph(sp.random(*SHAPE, 0.05, format="csr", random_state=0))
+    graph = random_graph()
     ours, theirs = tables(width), tables(width)
     adam = Adam(ours, lr=0.01, weight_decay=0.1)
     expected = torch.optim.Adam(theirs, lr=0.01, weight_decay=0.1)
@@ -64,7 +70,7 @@ def test_steps_equal_those_of_torch(width: int, direct: bool) -> None:
 
 
 def test_gradients_are_written_outside_and_after_an_error() -> None:
-    graph = BipartiteGraph(sp.random(*SHAPE, 0.05, format="csr", random_state=0))
+    graph = random_graph()
     parameters = tables(8)
     adam = Adam(parameters, lr=0.01, weight_decay=0.0)
 

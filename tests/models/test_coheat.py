@@ -202,9 +202,9 @@ def test_shared_directions_drop_whole_edges() -> None:
         if stays:
             kept_pairs.add((int(u), int(i)))
     transposed = matrix.T.tocsr()
-    rows = np.repeat(np.arange(transposed.shape[0]), np.diff(transposed.indptr))
-    for i, u, stays in zip(rows, transposed.indices, masks.affiliation_items, strict=True):
-        assert ((int(u), int(i)) in kept_pairs) is bool(stays)
+    columns = np.repeat(np.arange(transposed.shape[0]), np.diff(transposed.indptr))
+    for item, user, stays in zip(columns, transposed.indices, masks.affiliation_items, strict=True):
+        assert ((int(user), int(item)) in kept_pairs) is bool(stays)
 
 
 def test_score_temperature_can_be_the_maximum() -> None:

@@ -201,12 +201,12 @@ def test_the_scale_leaves_the_bundle_itself_out() -> None:
         relations = type(data.user_bundle)(without), data.user_item, data.bundle_item
         rest = BundleData(data.users, data.bundles, data.items, *relations)
         if len(found) < 20:
-            found.append((user, bundle, float(plain_profiles(rest, 0.4)[user] @ z[bundle])))
+            found.append((int(user), int(bundle), float(plain_profiles(rest, 0.4)[user] @ z[bundle])))
     profile = plain_profiles(data, 0.4)
     sizes, held = z.sum(1), np.maximum(z.sum(0), 1)
-    for user, bundle, expected in found:
-        own = (z[bundle] / np.sqrt(held)).sum() / np.sqrt(sizes[bundle])
-        assert profile[user] @ z[bundle] - own == pytest.approx(expected, abs=1e-5)
+    for taker, taken, expected in found:
+        own = (z[taken] / np.sqrt(held)).sum() / np.sqrt(sizes[taken])
+        assert profile[taker] @ z[taken] - own == pytest.approx(expected, abs=1e-5)
     users, bundles = data.user_bundle.nonzero()
     own = (z / np.sqrt(held)).sum(1) / np.sqrt(sizes)
     mean = np.mean([profile[u] @ z[b] - own[b] for u, b in zip(users, bundles, strict=True)])

@@ -19,9 +19,14 @@ def small_data(seed: int = 0, n_users: int = 9, n_bundles: int = 7, n_items: int
     user_item[:, 0] = False
     bundle_item = rng.random((n_bundles, n_items)) < 0.3
     bundle_item[:, 1] = True
+    relations = [
+        relation(m.nonzero()[0], m.nonzero()[1], m.shape) for m in (user_bundle, user_item, bundle_item)
+    ]
     return BundleData(
         Vocabulary((f"u{i}" for i in range(n_users)), "user"),
         Vocabulary((f"b{i}" for i in range(n_bundles)), "bundle"),
         Vocabulary((f"i{i}" for i in range(n_items)), "item"),
-        *(relation(m.nonzero()[0], m.nonzero()[1], m.shape) for m in (user_bundle, user_item, bundle_item)),
+        relations[0],
+        relations[1],
+        relations[2],
     )

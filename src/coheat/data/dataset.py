@@ -24,7 +24,8 @@ from coheat.errors import DataError
 from coheat.ids import Vocabulary
 from coheat.served.relations import Csr
 
-Sparse: TypeAlias = Any  # a scipy.sparse.csr_array of float32 ones; scipy ships no types
+Sparse: TypeAlias = "sparse.csr_array[np.float32, tuple[int, int]]"
+"""A relation, its entries ones, or a matrix of weights."""
 Indices: TypeAlias = npt.NDArray[np.int64]
 Moments: TypeAlias = npt.NDArray[np.float64]
 
@@ -51,7 +52,7 @@ def first_of_runs(ordered: Indices) -> npt.NDArray[np.bool_]:
 
 def _csr(indptr: npt.NDArray[Any], indices: npt.NDArray[Any], shape: tuple[int, int]) -> Sparse:
     ones = np.ones(len(indices), dtype=np.float32)
-    matrix = sparse.csr_array((ones, indices.astype(np.int32), indptr.astype(np.int32)), shape=shape)
+    matrix: Sparse = sparse.csr_array((ones, indices.astype(np.int32), indptr.astype(np.int32)), shape=shape)
     matrix.has_sorted_indices = True
     return matrix
 

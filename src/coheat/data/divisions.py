@@ -52,7 +52,7 @@ def mixed(data: BundleData, ratios: Sequence[float], cold_share: float, rng: np.
     if not 0 <= cold_share <= 1:
         raise DataError(f"the cold share is a number from 0 to 1, not {cold_share}")
     counts = counts_of(data.user_bundle.nnz, ratios, "interactions")
-    bundles: Indices = data.user_bundle.indices
+    bundles = data.user_bundle.indices
     order = rng.permutation(np.flatnonzero(data.popularity))
     part_of_bundle = np.zeros(data.n_bundles, dtype=np.int64)
     for number in (TEST, VALIDATION):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from coheat.data.dataset import Sparse
@@ -10,7 +11,7 @@ from coheat.data.dataset import Sparse
 
 def normalised(matrix: Sparse) -> Sparse:
     """D^(-1/2) A D^(-1/2) of a symmetric matrix A with row sums D; a row without edges stays empty."""
-    sums = np.asarray(matrix.sum(axis=1)).ravel()
+    sums: npt.NDArray[np.float32] = matrix.sum(axis=1)
     factors = sparse.diags_array(1 / np.sqrt(np.where(sums > 0, sums, 1)))
     return (factors @ matrix @ factors).tocsr().astype(np.float32)
 

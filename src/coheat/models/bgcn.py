@@ -76,7 +76,7 @@ class BGCN(PreparingModel):
     def __init__(self, data: BundleData, config: BGCNConfig, rng: Randomness):
         super().__init__(data, config, rng)
         self.users, self.bundles, self.items = tables(data, config.embedding_size, rng)
-        alone = sparse.eye_array(data.n_items, dtype=np.float32)
+        alone = sparse.eye_array(data.n_items, dtype=np.float32).tocsr()
         alike = closest_rows(data.bundle_item, config.n_neighbours)
         shape = config.embedding_size, config.n_layers
         self.item_level = GrowingLayers(data.user_item, alone, *shape, rng.torch_generator("item level"))

@@ -45,7 +45,7 @@ def companions(
     wanted = np.zeros_like(taken)
     if len(chosen) < 2:
         return Companions(taken, wanted)
-    together = sparse.csr_array(data.user_bundle[:, chosen], dtype=np.float32)
+    together = data.user_bundle[:, chosen]
     weights = _weights(together, _likeness(data, chosen), ridge, content_weight)
     rank = min(size, len(chosen) - 1, data.n_users - 1)
     transposed = sparse.csr_array(together.T)

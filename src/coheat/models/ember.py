@@ -186,7 +186,7 @@ class Ember(CrossCBR):
             users = slice(start, start + USERS_AT_ONCE)
             taken = data.user_bundle[users]
             profiles = (taken @ said + OWN * data.user_item[users]) @ sparse.diags_array(rare)
-            total += float(profiles.multiply(taken @ data.bundle_item).sum())
+            total += float((taken @ data.bundle_item).multiply(profiles).sum())
         total -= float(((data.bundle_item @ rare) / np.sqrt(sizes)) @ data.popularity)
         scale, one = max(total / max(data.user_bundle.nnz, 1), 1e-3), Curve.constant(1.0)
         return (

@@ -41,7 +41,8 @@ class GrowingLayers(nn.Module):
         super().__init__()
         self.n_users = having.shape[0]
         own = sparse.eye_array(self.n_users, dtype=np.float32)
-        self.graph = normalised(sparse.block_array([[own, having], [having.T, joined]]).tocsr())
+        blocks: list[list[sparse.sparray]] = [[own, having], [having.T, joined]]
+        self.graph = normalised(sparse.block_array(blocks).tocsr())
         self.whole = Weighted.of(self.graph)
         self.transforms = nn.ModuleList(linear((k + 1) * width, width, generator) for k in range(n_layers))
 
