@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from coheat.config import Settings
 from coheat.data.dataset import BundleData
 
 Sparse = Any  # matrices of scipy in every format, as research code has them
@@ -51,7 +52,7 @@ class PlainSettings:
     bundle_item_dropout: float = 0.5
 
     @classmethod
-    def of(cls, config: Any) -> PlainSettings:
+    def of(cls, config: Settings) -> PlainSettings:
         """The settings of one of our CoHeat configurations."""
         return cls(**{name: getattr(config, name) for name in cls.__dataclass_fields__})
 

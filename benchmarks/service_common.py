@@ -57,6 +57,8 @@ SMALL = Size(60, 40, 50, 8, 3, 5, 3)
 class RandomVectors(Model):
     """Two views of random numbers; every tenth bundle is cold."""
 
+    config: ModelConfig
+
     def _random(self, name: str, *shape: int) -> FloatArray:
         generator = self.rng.torch_generator(name)
         return numpy(torch.randn(*shape, generator=generator) / shape[-1] ** 0.5)

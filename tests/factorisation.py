@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.models.base import Model, ModelConfig, numpy
@@ -17,9 +16,9 @@ from coheat.served import Block, Served
 class Factorisation(Model):
     """score(u, b) = <u, b>, learned with BPR; an item's vector is the mean of its bundles' vectors."""
 
-    def __init__(self, data: BundleData, config: Settings, rng: Randomness):
+    def __init__(self, data: BundleData, config: ModelConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        width, generator = self.config.embedding_size, rng.torch_generator("vectors")
+        width, generator = config.embedding_size, rng.torch_generator("vectors")
         self.users = nn.Parameter(0.1 * torch.randn(data.n_users, width, generator=generator))
         self.bundles = nn.Parameter(0.1 * torch.randn(data.n_bundles, width, generator=generator))
 

@@ -17,7 +17,8 @@ from rich.console import Console
 from torch import Tensor
 
 from coheat.checkpoint import HISTORY, INDEX
-from coheat.data.dataset import Indices, relation
+from coheat.config import Settings
+from coheat.data.dataset import BundleData, Indices, Sparse, relation
 from coheat.data.sampling import Triples
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError, TrainingError
@@ -52,12 +53,12 @@ def parameters(model: Model) -> dict[str, list[float]]:
     return {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
 
 
-def coheat(data: Any) -> Model:
+def coheat(data: BundleData) -> Model:
     config = MODELS["coheat"].Config.create({"embedding_size": 8, "learning_rate": 0.01})
     return MODELS["coheat"](data, config, Randomness(3))
 
 
-def counting(data: Any) -> Model:
+def counting(data: BundleData) -> Model:
     return MODELS["counting"](data, MODELS["counting"].Config.create({}), Randomness(3))
 
 
@@ -81,10 +82,10 @@ class Sequence(Untrained):
     """Ranks the right answer of a share of the users first; epoch t has the t-th share."""
 
     shares: tuple[float, ...] = ()
-    answer: Any = None
+    answer: Sparse
     epoch: Tensor
 
-    def __init__(self, data: Any, config: Any, rng: Randomness):
+    def __init__(self, data: BundleData, config: Settings, rng: Randomness):
         super().__init__(data, config, rng)
         self.register_buffer("epoch", torch.tensor(0))
 

@@ -28,6 +28,8 @@ from coheat.served import Served
 from coheat.storage import map_arrays, read_json, replacing_directory, sha256, write_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from coheat.data.dataset import BundleData
     from coheat.models.base import Model
 
@@ -76,7 +78,7 @@ class Contents:
     bundles: Vocabulary
     items: Vocabulary
     description: Description
-    parameters: Path | Mapping[str, Any] | None = None
+    parameters: Path | Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Artifact:
 def save_artifact(
     directory: Path,
     contents: Contents,
-    state: Mapping[str, Any] | None = None,
+    state: Mapping[str, Tensor] | None = None,
     changes: Changes | None = None,
 ) -> Artifact:
     """Write the artifact of a trained model; one that is already there is replaced.

@@ -29,7 +29,7 @@ from coheat import __version__
 from coheat.data.dataset import relation
 from coheat.data.split import Split
 from coheat.models import MODELS
-from coheat.models.base import Model
+from coheat.models.base import Model, PretrainedConfig
 from coheat.storage import replacing_file
 
 CACHE_VARIABLE = "COHEAT_CACHE"
@@ -54,6 +54,7 @@ class Recipe:
         """How the backbone of this model is trained."""
         assert model.backbone is not None
         settings = model.config
+        assert isinstance(settings, PretrainedConfig)
         config = {
             "embedding_size": settings.embedding_size,
             "learning_rate": settings.backbone_learning_rate,

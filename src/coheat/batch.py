@@ -3,9 +3,9 @@
     OUT/_batch.json                   what was asked, so that a restart cannot mix two questions
     OUT/part-00000-of-00011.parquet   user_id, bundle_id, score, rank of so many users, in the order of rows
 
-Users are cut into parts of `part_size`. A part is written aside and renamed, so it is whole or absent, and
-one that is there is not computed again. With `shard` i/n, parts i-1, i-1+n, ... are done, so n processes or
-machines that share the directory do all of them between them.
+Users are cut into parts of `part_size`. A part is written to a temporary file and renamed, so it is whole or
+absent, and one that is there is not computed again. With `shard` i/n, parts i-1, i-1+n, ... are done, so n
+processes or machines that share the directory do all of them between them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
+from coheat.recommender.checks import Candidates
 from coheat.served.ranking import Ranked
 from coheat.storage import read_json, replacing_file, write_json
 
@@ -42,7 +43,7 @@ def recommend_all(
     recommender: Recommender,
     out: Path,
     k: int = 20,
-    candidates: Any = "all",
+    candidates: Candidates = "all",
     exclude_seen: bool = True,
     shard: tuple[int, int] = (1, 1),
     part_size: int = PART,

@@ -30,6 +30,7 @@ from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.errors import ConfigError
 from coheat.evaluation import top_bundles
+from coheat.evaluation.ranking import Mask
 from coheat.models import MODELS
 from coheat.models.base import FloatArray, Model, Progress
 from coheat.recommender import Recommender
@@ -129,7 +130,7 @@ def planted_cold_answer_is_ranked_first(model: type[Model], directory: Path) -> 
         assert found < 0.9, "it places cold bundles after all; say so with places_cold_bundles = True"
 
 
-def _recall(model: Model, split: Split, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+def _recall(model: Model, split: Split, wanted: Mask) -> float:
     """Recall of the wanted bundles when only they are ranked, with lists as long as a group has them."""
     held_out = (split.validation + split.test).tocsr()
     rows, columns = held_out.nonzero()

@@ -48,6 +48,7 @@ class Dial(Untrained):
     """Scores between noise and the items in common, which is the answer of the planted world."""
 
     Config: ClassVar[type[Settings]] = DialConfig
+    config: DialConfig
     cut_at: ClassVar[int | None] = None
     """Epoch (counted over all trials) at which the power fails once."""
     epochs_seen: ClassVar[int] = 0

@@ -74,6 +74,8 @@ class Model(nn.Module):
     """Base of all models: set `Config`, build parameters in `__init__`, write `loss` and `served`."""
 
     Config: ClassVar[type[Settings]] = ModelConfig
+    config: Settings
+    """The settings of this one; a model names its own class here too, so that its fields are checked."""
     places_cold_bundles: ClassVar[bool] = False
     """Whether a bundle without training interactions gets a meaningful score."""
     backbone: ClassVar[str | None] = None
@@ -98,13 +100,14 @@ class Model(nn.Module):
     def __init__(self, data: BundleData, config: Settings, rng: Randomness):
         super().__init__()
         self.data = data
-        self.config: Any = config
+        self.config = config
         self.rng = rng
         self.progress, self.dropout_rng = Progress(0, 1), rng.generator("dropout", 0)
         if self.backbone is not None:
             self._make_room_for_backbone()
 
     def _make_room_for_backbone(self) -> None:
+        assert isinstance(self.config, PretrainedConfig), "a model with a backbone has its settings"
         for name, n_rows in (("users", self.data.n_users), ("bundles", self.data.n_bundles)):
             self.register_buffer(f"pretrained_{name}", torch.zeros(n_rows, self.config.embedding_size))
 
@@ -139,6 +142,7 @@ class Model(nn.Module):
         parameters = [p for p in self.parameters() if p.requires_grad]
         if not parameters:
             return []
+        assert isinstance(self.config, ModelConfig), "a model that learns has a learning rate"
         decay = 0.0 if self.decay_in_loss else self.config.weight_decay
         return [Adam(parameters, lr=self.config.learning_rate, weight_decay=decay)]
 

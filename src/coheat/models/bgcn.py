@@ -70,6 +70,7 @@ class BGCN(PreparingModel):
     """See the module's text. Parameters: vectors of users, bundles and items, and both levels' layers."""
 
     Config = BGCNConfig
+    config: BGCNConfig
     decay_in_loss = True
     places_cold_bundles = True
 

@@ -91,6 +91,7 @@ class BundleNet(PreparingModel):
     """See the module's text. Parameters: vectors of users, bundles and items, and the layers."""
 
     Config = BundleNetConfig
+    config: BundleNetConfig
     places_cold_bundles = True
     warm: Tensor
 

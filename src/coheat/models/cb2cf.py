@@ -51,6 +51,7 @@ class CB2CF(Model):
     """See the module's text. A batch is an array of warm bundles."""
 
     Config: ClassVar[type[Settings]] = CB2CFConfig
+    config: CB2CFConfig
     backbone: ClassVar[str | None] = "mfbpr"
     places_cold_bundles: ClassVar[bool] = True
     contract_settings: ClassVar[Mapping[str, Any]] = {"content_size": 16, "hidden_size": 16}

@@ -75,6 +75,7 @@ class CCFCRec(Model):
     """See the module's text. Parameters: vectors of users, bundles and items, attention, two layers."""
 
     Config = CCFCRecConfig
+    config: CCFCRecConfig
     places_cold_bundles = True
     contract_settings = {"n_negatives": 4, "weight_decay": 0.01}  # noqa: RUF012
 

@@ -78,6 +78,7 @@ class CLCRec(Model):
     """See the module's text. Parameters: vectors of users and bundles, the bag and a linear layer."""
 
     Config = CLCRecConfig
+    config: CLCRecConfig
     places_cold_bundles = True
     contract_settings = {"n_negatives": 4}  # noqa: RUF012
 

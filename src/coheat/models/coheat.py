@@ -67,6 +67,7 @@ class CoHeat(TwoViewModel):
     """See the module's text. Parameters: vectors of users (shared by the views), bundles and items."""
 
     Config = CoHeatConfig
+    config: CoHeatConfig
     places_cold_bundles = True
     temperature: Tensor
 

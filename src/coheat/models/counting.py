@@ -41,6 +41,7 @@ class Counting(Untrained):
     """
 
     Config: ClassVar[type[Settings]] = CountingConfig
+    config: CountingConfig
     places_cold_bundles: ClassVar[bool] = True
     size_exponent: Tensor
 

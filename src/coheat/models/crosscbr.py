@@ -58,6 +58,7 @@ class CrossCBR(TwoViewModel):
     """See the module's text. Parameters: vectors of users (for both views), bundles and items."""
 
     Config = CrossCBRConfig
+    config: CrossCBRConfig
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "planted_cold_answer_is_ranked_first": "among themselves it ranks new bundles by their items, which "
         "the small world is enough for; among all they stand far behind, so it does not claim them"

@@ -76,6 +76,7 @@ class CVAR(Model):
     """See the module's text. Parameters: the bag, two encoders and the decoder; P and Q are frozen."""
 
     Config = CVARConfig
+    config: CVARConfig
     backbone = "mfbpr"
     places_cold_bundles = True
     popularity: Tensor

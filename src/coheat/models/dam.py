@@ -68,6 +68,7 @@ class DAM(PreparingModel):
     """See the module's text. Parameters: vectors of users, bundles and items, keys of items, the network."""
 
     Config = DAMConfig
+    config: DAMConfig
     places_cold_bundles = True
     contract_settings = {"hidden_dropout": 0.0}  # noqa: RUF012
     warm: Tensor

@@ -69,6 +69,7 @@ class DropoutNet(TowerModel):
     """See the module's text. Parameters: the layer that reads the items, and the towers."""
 
     Config = DropoutNetConfig
+    config: DropoutNetConfig
     limits = 5.0, 5.0
     contract_settings = {"content_size": 16, "pairs_per_user": 8}  # noqa: RUF012
 

@@ -110,6 +110,7 @@ class Ember(CrossCBR):
     """See the module's text. Parameters are CrossCBR's; companions and profiles follow from the data."""
 
     Config = EmberConfig
+    config: EmberConfig
     places_cold_bundles = True
     # Chosen by validation, a setting would depend on held-out interactions, as it is meant to.
     contract_settings: ClassVar[Mapping[str, Any]] = {"choose": "fixed"}

@@ -85,6 +85,7 @@ class GAR(Model):
     """See the module's text. Parameters: those of the generator and of the recommender."""
 
     Config = GARConfig
+    config: GARConfig
     n_vectors = 1
     """How many vectors are read of a user or bundle, side by side."""
     backbone = "mfbpr"
@@ -164,9 +165,10 @@ class GAR(Model):
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """One for the recommender and one for the generator."""
-        settings = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay, "fused": True}
+        rate, decay = self.config.learning_rate, self.config.weight_decay
         return [
-            torch.optim.Adam(part.parameters(), **settings) for part in (self.recommender, self.generator)
+            torch.optim.Adam(part.parameters(), lr=rate, weight_decay=decay, fused=True)
+            for part in (self.recommender, self.generator)
         ]
 
     def step(self, batch: Rows, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:

@@ -64,6 +64,7 @@ class GARCF(GAR):
     """See the module's text. Parameters: those of the generator and of the towers."""
 
     Config = GARCFConfig
+    config: GARCFConfig
     contract_settings = {  # noqa: RUF012
         "negative_weight": 0.9,
         "recommender_dropout": 0.1,

@@ -90,6 +90,7 @@ class GARGNN(GAR):
     """See the module's text. Parameters: those of the generator and of the recommender."""
 
     Config = GARGNNConfig
+    config: GARGNNConfig
     n_vectors = N_LAYERS
     contract_settings = {  # noqa: RUF012
         "recommender_dropout": 0.1,

@@ -74,6 +74,7 @@ class Heater(TowerModel):
     """See the module's text. Parameters: the layer that reads the items, and the towers."""
 
     Config = HeaterConfig
+    config: HeaterConfig
     limits = 5.0, 1.0  # those of bundles where tanh ends, so that h_b can reach them
 
     def __init__(self, data: BundleData, config: HeaterConfig, rng: Randomness):

@@ -60,6 +60,7 @@ class LightGCL(LightGCN):
     """See the module's text. Parameters: as LightGCN, drawn Xavier uniform."""
 
     Config: ClassVar[type[Settings]] = LightGCLConfig
+    config: LightGCLConfig
     starts_xavier: ClassVar[bool] = True
     decay_in_loss = False
     contract_settings: ClassVar[Mapping[str, Any]] = {"contrast_weight": 0.01}

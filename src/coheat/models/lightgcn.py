@@ -45,6 +45,7 @@ class LightGCN(Model):
     """See the module's text. Parameters: layer 0 of users (n_users, d) and of bundles (n_bundles, d)."""
 
     Config: ClassVar[type[Settings]] = LightGCNConfig
+    config: LightGCNConfig
     decay_in_loss = True
     starts_xavier: ClassVar[bool] = False
     """Whether layer 0 is first drawn Xavier uniform, instead of normal with deviation 0.1."""

@@ -47,6 +47,7 @@ class MFBPR(Model):
     """score(u, b) = <p_u, q_b>. Parameters: `users` (n_users, d) and `bundles` (n_bundles, d)."""
 
     Config: ClassVar[type[Settings]] = MFBPRConfig
+    config: MFBPRConfig
     decay_in_loss = True
     contract_settings: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.05}
 

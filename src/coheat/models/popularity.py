@@ -20,6 +20,7 @@ class Popularity(Untrained):
     """score(u, b) = n_b, the training interactions of bundle b; 0 for a cold bundle."""
 
     Config: ClassVar[type[Settings]] = PopularityConfig
+    config: PopularityConfig
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "planted_answer_is_ranked_first": "it recommends the same bundles to everybody"
     }

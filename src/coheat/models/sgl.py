@@ -46,6 +46,7 @@ class SGL(LightGCN):
     """See the module's text. Parameters: as LightGCN, drawn Xavier uniform."""
 
     Config: ClassVar[type[Settings]] = SGLConfig
+    config: SGLConfig
     starts_xavier: ClassVar[bool] = True
 
     def begin_epoch(self, progress: Progress) -> None:

@@ -53,6 +53,7 @@ class SimGCL(LightGCN):
     """See the module's text. Parameters: as LightGCN, drawn Xavier uniform."""
 
     Config: ClassVar[type[Settings]] = SimGCLConfig
+    config: SimGCLConfig
     starts_xavier: ClassVar[bool] = True
     contract_settings: ClassVar[Mapping[str, Any]] = {"contrast_weight": 0.05}
 

@@ -164,6 +164,7 @@ class TwoViewModel(PreparingModel):
     """Base of the models with two views. Parameters: vectors of users (for both views), bundles and items."""
 
     Config = TwoViewConfig
+    config: TwoViewConfig
     popularity: Tensor
 
     def __init__(self, data: BundleData, config: TwoViewConfig, rng: Randomness):
@@ -224,14 +225,14 @@ class TwoViewModel(PreparingModel):
         """Choose the rows and edges a batch needs when just the edges of its masks stay."""
         bare, masks = batch
         config, rows = self.config, Rows.of(bare, self.data, self.users.device)
-        options = {"degrees": config.dropout_degrees, "n_layers": config.n_layers}
+        options = config.dropout_degrees, config.n_layers
         pooled = self.pooling.select(rows.bundles, masks.pooling)
         items, pooling = pooled.on_needed_sources()
         history = self.history.select(
-            (rows.users, rows.bundles), (masks.history_users, masks.history_bundles), **options
+            (rows.users, rows.bundles), (masks.history_users, masks.history_bundles), *options
         )
         affiliation = self.affiliation.select(
-            (rows.users, items), (masks.affiliation_users, masks.affiliation_items), **options
+            (rows.users, items), (masks.affiliation_users, masks.affiliation_items), *options
         )
         for _, propagation in (history.left, history.right, affiliation.left, affiliation.right):
             for_gradients(propagation)
