@@ -223,13 +223,15 @@ class SqliteStore:
             self._failed = False
 
     def _check_arrival(self) -> None:
-        """Whether what was written went into files that will be found again."""
+        """Whether what was written went into files that will be found again.
+
+        They are looked at once: between two looks one could vanish, or another take its place.
+        """
         try:
-            self._files.check()
+            self._files.seen = self._files.check()
         except StoreError as error:
             error.is_uncertain = True
             raise
-        self._files.remember()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -252,8 +254,12 @@ class SqliteStore:
         try:
             yield
         except sqlite3.Error as error:
-            advice, reason = _advice(getattr(error, "sqlite_errorname", "") or "")
-            raise StoreError(f"{self.path}: cannot be {verb} ({error}); {advice}", reason) from error
+            name = getattr(error, "sqlite_errorname", "") or ""
+            advice, reason = _advice(name)
+            found = StoreError(f"{self.path}: cannot be {verb} ({error}); {advice}", reason)
+            # It is in the log, but perhaps not on the disk: a restart finds it or not.
+            found.is_uncertain = name.startswith("SQLITE_IOERR") and "FSYNC" in name
+            raise found from error
         except OSError as error:
             raise StoreError(
                 f"{self.path}: cannot be {verb} ({error.strerror}); "
@@ -270,25 +276,24 @@ class WatchedFiles:
 
     def __init__(self, path: Path):
         self.paths = [path.with_name(path.name + ending) for ending in ("", "-wal", "-shm")]
-        self.seen: dict[Path, tuple[int, int, int]] = {}
-        self.remember()
+        self.seen: dict[Path, os.stat_result] = {}
+        self.seen = self.check()
 
-    def remember(self) -> None:
-        for path in self.paths:
-            status = path.stat()
-            self.seen[path] = (status.st_dev, status.st_ino, status.st_size)
+    def check(self) -> dict[Path, os.stat_result]:
+        """The files as they are; an error where one is not as it was seen before."""
+        return {path: self._checked(path, self.seen.get(path)) for path in self.paths}
 
-    def check(self) -> None:
-        for path in self.paths:
-            device, inode, size = self.seen[path]
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                raise _changed(path, "removed") from None
-            if (status.st_dev, status.st_ino) != (device, inode):
-                raise _changed(path, "exchanged")
-            if status.st_size < size:
-                raise _changed(path, "cut off")
+    @staticmethod
+    def _checked(path: Path, before: os.stat_result | None) -> os.stat_result:
+        try:
+            now = path.stat()
+        except FileNotFoundError:
+            raise _changed(path, "removed") from None
+        if before is not None and not os.path.samestat(now, before):
+            raise _changed(path, "exchanged")
+        if before is not None and now.st_size < before.st_size:
+            raise _changed(path, "cut off")
+        return now
 
 
 def _changed(path: Path, how: str) -> StoreError:
@@ -324,6 +329,8 @@ def _advice(name: str) -> tuple[str, str]:
     """What to do about one of SQLite's errors: for the operator, and for whoever asked."""
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
         return ADVICE, "the store is damaged; writes are refused until the operator restores it"
+    if name.startswith("SQLITE_IOERR") and "FSYNC" in name:
+        return "see whether the disk fails", "the disk failed while the service ran; it may be written or not"
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
         return "make room on the disk; nothing that was acknowledged is lost", NOT_NOW
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
