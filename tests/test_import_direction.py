@@ -23,7 +23,7 @@ STEPS = [
     {"artifact"},
     {"recommender"},
     {"batch", "export"},
-    {"judging"},
+    {"judging", "warm_start"},
     {"runs"},
     {"contract", "testing", "experiments", "plots", "report", "demo"},
     {"service"},

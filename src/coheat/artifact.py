@@ -88,6 +88,8 @@ class Artifact:
     directory: Path
     description: Description
     scores_itself: bool
+    fingerprint: str
+    """Differs where anything in it does."""
 
     def ids(self, kind: str) -> Vocabulary:
         """The ids of all users, bundles or items, in the order of rows."""
@@ -222,7 +224,7 @@ def load_artifact(directory: Path) -> Artifact:
         raise ArtifactError(f"{index}: altered since it was written; {ADVICE}")
     for name, entry in document["files"].items():
         _verify(directory / name, entry)
-    return Artifact(directory, Description(**document["description"]), document["scores_itself"])
+    return Artifact(directory, Description(**document["description"]), document["scores_itself"], stated)
 
 
 def _verify(path: Path, entry: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from coheat import __version__
-from coheat.artifact import Artifact, Contents, Description, load_artifact, save_artifact
+from coheat.artifact import Artifact, Contents, Description, load_artifact, open_artifact, save_artifact
 from coheat.checkpoint import HISTORY, Checkpoints, model_state
 from coheat.data.dataset import BundleData, relation
 from coheat.data.files import has_split, read_data, read_split
@@ -40,6 +40,7 @@ from coheat.recommender import Recommender
 from coheat.rng import Randomness
 from coheat.storage import alone_in, read_json, write_json
 from coheat.training import FitResult, LossNotFinite, TrainingInterrupted, Watcher, choose_device, fit
+from coheat.warm_start import check_start, shortened, start_from
 
 RECORD = "run.json"
 RIVALS = "rivals.json"
@@ -54,7 +55,8 @@ Source: TypeAlias = str | Path | BundleData | Mapping[str, Any]
 class RunRecord:
     """What a run was asked to do; two runs with equal records give equal numbers.
 
-    `makes_split` says that the data had no split and one was made for `scenario` with `seed`.
+    `makes_split` says that the data had no split and one was made for `scenario` with `seed`. `start`
+    is the run or artifact whose vectors it started from, `start_fingerprint` says which one lay there.
     """
 
     data: str
@@ -69,6 +71,8 @@ class RunRecord:
     training: dict[str, Any]
     seed: int
     without_leaks: bool = False
+    start: str | None = None
+    start_fingerprint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class Run:
         if record.makes_split:
             words += ["--scenario", record.scenario]
         words += ["--without-leaks"] if record.without_leaks else []
+        words += ["--start", record.start] if record.start else []
         for key, value in record.overrides.items():
             words += ["--set", f"{key}={_toml(value)}"]
         return shlex.join([*words, "--out", str(self.path), "--resume"])
@@ -254,22 +259,28 @@ def train_run(
     overwrite: bool = False,
     watcher: Watcher | None = None,
     remove_leaks: bool = False,
+    start: str | Path | None = None,
 ) -> Run:
     """Train a model on `data` (a directory, a `BundleData`, or frames by table) and leave it in `out`.
 
     With `resume` an unfinished run goes on where it stopped and a finished one is left as it is; one
     that was never begun begins. Its settings must be those it was begun with. Progress is shown where
-    somebody looks, unless a `watcher` of your own follows it.
+    somebody looks, unless a `watcher` of your own follows it. With `start`, a run or an artifact of the same
+    model, it starts from the vectors of that one and needs a share of the epochs only (`warm_share`).
     """
     out = Path(out)
     chosen_device = choose_device(device)
-    resolve_settings(model_name, preset, overrides or {})  # a mistake in these is told before data is read
+    config, _ = resolve_settings(model_name, preset, overrides or {})  # mistakes are told before data is read
+    before = None if start is None else open_artifact(Path(start))
+    if before is not None:
+        check_start(before, model_name, model_class(model_name), config.model_dump(mode="json"))
     _check_free(out, resume, overwrite)
     split, makes_split = open_split(data, scenario, seed)
     split = without_leaks(split) if remove_leaks else split
     if (leaks := leakage(split)).is_suspicious:
         warnings.warn(f"{leaks}; {REMEDY}", DataWarning, stacklevel=2)
     config, training = resolve_settings(model_name, preset, overrides or {}, split.validates_new_bundles_only)
+    training = training if before is None else shortened(training)
     place = Path(data) if isinstance(data, str | Path) else None
     record = RunRecord(
         data=str(place or IN_MEMORY),
@@ -284,6 +295,8 @@ def train_run(
         training=training.model_dump(mode="json"),
         seed=seed,
         without_leaks=remove_leaks,
+        start=None if start is None else str(start),
+        start_fingerprint=None if before is None else before.fingerprint,
     )
     run = Run(out, record)
     resuming = resume and (out / RECORD).exists()
@@ -293,6 +306,8 @@ def train_run(
             return run
     with alone_in(out), explaining_allocation():
         model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
+        if before is not None:
+            start_from(model, before)
         if not resuming:
             _begin(run)
         _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
@@ -417,7 +432,7 @@ def _check_same(begun: RunRecord, asked: RunRecord, out: Path) -> None:
     ]
     differences += [
         f"{name} was {getattr(begun, name)!r}, now {getattr(asked, name)!r}"
-        for name in ("model", "seed")
+        for name in ("model", "seed", "start_fingerprint")
         if getattr(begun, name) != getattr(asked, name)
     ]
     if differences:

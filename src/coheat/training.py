@@ -52,6 +52,10 @@ class TrainingSettings(Settings):
         description="what must improve for an epoch to be the best: both, as published, or one; or the last",
     )
     checkpoint_every: int = Field(5, ge=1, description="epochs between checkpoints on the disk")
+    warm_share: float = Field(
+        0.25, gt=0, le=1, description="share of the epochs that a start from a trained run still needs"
+    )
+    skipped: int = Field(0, ge=0, description="epochs before the first, for which such a start stands")
 
 
 @dataclass(frozen=True)
@@ -208,8 +212,11 @@ def pretrain(model: Model, cache: Path | None, watcher: Watcher | None = None) -
 
 
 def rehearse(model: Model, batch_size: int, watcher: Watcher) -> bool:
-    """Train the rehearsal of a model, where it has one, and let the model learn from it; whether it did."""
-    found = model.rehearsal()
+    """Train the rehearsal of a model, where it has one, and let the model learn from it; whether it did.
+
+    A model that started from another one has what that one's rehearsal taught.
+    """
+    found = None if model.is_warm else model.rehearsal()
     if found is None:
         return False
     inner, epochs = found
@@ -277,7 +284,8 @@ class _Run:
     def one_epoch(self) -> None:
         started = time.perf_counter()
         epoch = self.standing.epoch + 1
-        terms = self.train_epoch(Progress(epoch, self.settings.epochs))
+        skipped = self.settings.skipped
+        terms = self.train_epoch(Progress(skipped + epoch, skipped + self.settings.epochs))
         record: Record = {"epoch": epoch, "seconds": 0.0, "terms": terms, "facts": self.model.facts()}
         standing = replace(self.standing, epoch=epoch)
         if epoch % self.settings.evaluate_every == 0 or epoch == self.settings.epochs:

@@ -42,6 +42,11 @@ def train(
     remove_leaks: bool = typer.Option(
         False, "--without-leaks", help="Take out of user_item what only held-out bundles explain."
     ),
+    start: Path | None = typer.Option(
+        None,
+        metavar="RUN",
+        help="Start from this run's vectors, and train a share of the epochs only (--set warm_share=0.25).",
+    ),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run in RUN."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
@@ -56,6 +61,8 @@ def train(
         coheat train shop --scenario all --out runs/trial
 
         coheat train shop --scenario everything --out runs/shop
+
+        coheat train shop-today --scenario everything --start runs/yesterday --out runs/today
 
         coheat train data/Youshu --model coheat --preset youshu --seed 0 --out runs/youshu
     """
@@ -79,6 +86,7 @@ def train(
             overwrite=overwrite,
             watcher=Watcher() if quiet else ProgressBar(),
             remove_leaks=remove_leaks,
+            start=start,
         )
     except TrainingInterrupted as error:
         problem(str(error))

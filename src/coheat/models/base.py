@@ -92,6 +92,15 @@ class Model(nn.Module):
     """Whether the loss has an L2 part with `weight_decay`; if not, Adam applies it to all parameters."""
     dropout_rng: np.random.Generator
     """Where an epoch's dropout is drawn from; each epoch has its own."""
+    learns: ClassVar[bool] = True
+    """Whether it has parameters to learn; popularity and counting have none."""
+    row_tables: ClassVar[Mapping[str, str]] = {"users": "user", "bundles": "bundle", "items": "item"}
+    """Parameters with a row for each user, bundle or item, by the last part of their name; a warm start
+    (`coheat.warm_start`) takes these over id by id, and all others as they are."""
+    learned_buffers: ClassVar[tuple[str, ...]] = ()
+    """Buffers that hold something learned, of the same shape for all data: a warm start takes them over."""
+    is_warm: bool = False
+    """Whether it started from what another model had learned."""
     contract_settings: ClassVar[Mapping[str, Any]] = {}
     """Settings with which this model learns a small planted world (see `coheat.contract`)."""
     contract_exceptions: ClassVar[Mapping[str, str]] = {}

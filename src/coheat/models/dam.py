@@ -71,6 +71,7 @@ class DAM(PreparingModel):
     config: DAMConfig
     places_cold_bundles = True
     contract_settings = {"hidden_dropout": 0.0}  # noqa: RUF012
+    row_tables = {**PreparingModel.row_tables, "keys": "item"}  # noqa: RUF012
     warm: Tensor
 
     def __init__(self, data: BundleData, config: DAMConfig, rng: Randomness):

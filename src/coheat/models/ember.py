@@ -115,6 +115,7 @@ class Ember(CrossCBR):
     # Chosen by validation, a setting would depend on held-out interactions, as it is meant to.
     contract_settings: ClassVar[Mapping[str, Any]] = {"choose": "fixed"}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
+    learned_buffers = ("curves", "lines")
     knobs: Tensor
     taken: Tensor
     wanted: Tensor

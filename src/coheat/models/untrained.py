@@ -11,6 +11,8 @@ from coheat.models.base import Model
 class Untrained(Model):
     """An epoch has no batches; it is there to be validated, like every other model's epoch."""
 
+    learns = False
+
     def batches(self, batch_size: int) -> Iterator[Triples]:  # noqa: ARG002
         return iter(())
 
