@@ -40,9 +40,14 @@ def grown(data: BundleData) -> BundleData:
         (n_rows, n_columns), shape = matrix.shape, (matrix.shape[0] + 1, matrix.shape[1] + 1)
         return relation(np.append(n_rows - rows, 0), np.append(n_columns - columns, 0), shape)
 
-    vocabularies = (turned(ids) for ids in (data.users, data.bundles, data.items))
-    matrices = (moved(matrix) for matrix in (data.user_bundle, data.user_item, data.bundle_item))
-    return BundleData(*vocabularies, *matrices)
+    return BundleData(
+        turned(data.users),
+        turned(data.bundles),
+        turned(data.items),
+        moved(data.user_bundle),
+        moved(data.user_item),
+        moved(data.bundle_item),
+    )
 
 
 def saved(model: Model, directory: Path) -> Artifact:
