@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from coheat import __version__
 from coheat.artifact import Artifact, Contents, Description, load_artifact, open_artifact, save_artifact
 from coheat.checkpoint import HISTORY, Checkpoints, model_state
+from coheat.data.databases import holds_tables
 from coheat.data.dataset import BundleData, relation
 from coheat.data.files import has_split, read_data, read_split
 from coheat.data.leaks import REMEDY, leakage, without_leaks
@@ -171,7 +172,7 @@ class Run:
         """The split to judge on, and in which ways it is not the one the model was trained with."""
         record, artifact = self.record, self.artifact
         places = [data_dir] if data_dir else [record.data_resolved, record.data]
-        data_dir = next((place for place in map(Path, places) if place.is_dir()), None)
+        data_dir = next((place for place in map(Path, places) if holds_tables(place)), None)
         if data_dir is None:
             raise DataError(
                 f"{places[0]}: there is no such directory of data; say where it is with --data DIR"
@@ -207,9 +208,9 @@ def open_split(source: Source, scenario: str | None, seed: int) -> tuple[Split, 
     if isinstance(source, Mapping):
         return open_split(from_frames(**source), scenario, seed)
     directory = Path(source)
-    if not directory.is_dir():
-        kind = "a file, not a directory" if directory.exists() else "there is no such directory"
-        raise DataError(f"{directory}: {kind}; give the directory that holds the data files")
+    if not holds_tables(directory):
+        kind = "a file, not a directory or a database" if directory.exists() else "there is no such directory"
+        raise DataError(f"{directory}: {kind}; give the directory or the database that holds the tables")
     if scenario == "everything" or not has_split(directory):
         return open_split(read_data(directory), scenario, seed)
     if scenario is not None:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 data_app = typer.Typer(name="data", help="Check, describe, split and make up data.", no_args_is_help=True)
 app.add_typer(data_app)
 
-DIRECTORY = typer.Argument(..., metavar="DIR", help="Tables (.parquet, .csv, .tsv) or research text files.")
+DIRECTORY = typer.Argument(
+    ...,
+    metavar="DIR",
+    help="Tables (.parquet, .csv, .tsv), research text files, or a DuckDB or SQLite file with the tables.",
+)
 AS_JSON = typer.Option(False, "--json", help="Print one JSON document instead.")
 FORMAT = typer.Option("parquet", "--format", help="Parquet tables, or the text layout of published data.")
 SEED = typer.Option(0, min=0, help="Same seed, same outcome.")

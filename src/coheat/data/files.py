@@ -1,13 +1,14 @@
-"""Reading a directory: what stands in it decides how it is read.
+"""Reading a directory or a database: what stands in it decides how it is read.
 
 Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv (the latter two also
-compressed, as .csv.gz and .tsv.gz), with columns named
-`user_id`, `bundle_id`, `item_id` and, where known, `timestamp` in the first two. Instead of
-`user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`, `user_bundle_test`. Optional
-tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the order of the ids;
-without them ids are sorted, so the order of rows never matters. `bundles` may have columns `launched` and
-`ends`: since and until when a bundle is on offer, so that one that nobody took for long is not taken for
-new. An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who was shown what.
+compressed, as .csv.gz and .tsv.gz), as a directory of Parquet files (`user_bundle/`, partitioned or not), or
+as a table of a SQLite or DuckDB file; with columns named `user_id`, `bundle_id`, `item_id` and, where known,
+`timestamp` in the first two. Instead of `user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`,
+`user_bundle_test`. Optional tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the
+order of the ids; without them ids are sorted, so the order of rows never matters. `bundles` may have columns
+`launched` and `ends`: since and until when a bundle is on offer, so that one that nobody took for long is not
+taken for new. An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who was
+shown what.
 
 Research text: see `coheat.data.research`.
 """
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from coheat.data import research
+from coheat.data.databases import database_kind, read_table, table_names
 from coheat.data.dataset import BundleData
 from coheat.data.facts import SplitFacts, check_levels, read_facts
 from coheat.data.problems import Problems
@@ -131,13 +133,21 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
 
 def find_layout(directory: Path, problems: Problems) -> Layout | None:
     """Tell tables from research text, and a split from undivided interactions."""
-    if not directory.is_dir():
-        what = "this is a file, not a directory" if directory.exists() else "there is no such directory"
-        problems.error("", what, "name the directory that holds the tables")
-        return None
-    names = {path.name for path in directory.iterdir()}
     unsplit_table, part_tables = "user_bundle", {part: f"user_bundle_{part}" for part in PARTS}
-    tables = {stem for stem in (*PAIR_TABLES, *part_tables.values()) if _variants(stem) & names}
+    stems = (*PAIR_TABLES, *part_tables.values())
+    if database_kind(directory):
+        stored = table_names(directory, problems)
+        if stored is None:
+            return None
+        names, tables = set(), set(stems) & stored
+    elif directory.is_dir():
+        names = {path.name for path in directory.iterdir()}
+        tables = {stem for stem in stems if _paths(directory, stem)}
+    else:
+        is_file = directory.exists()
+        what = "this is a file, not a directory or a database" if is_file else "there is no such directory"
+        problems.error("", what, "name the directory that holds the tables, or a SQLite or DuckDB file")
+        return None
     texts = names & {research.UNSPLIT_FILE, *research.PART_FILES.values(), "user_item.txt", "bundle_item.txt"}
     if tables and texts:
         both = f"{min(tables)} as a table and {min(texts)}"
@@ -157,16 +167,24 @@ def find_layout(directory: Path, problems: Problems) -> Layout | None:
     return Layout(kind, parts)
 
 
-def _variants(stem: str) -> set[str]:
-    return {stem + suffix for suffix in SUFFIXES}
+def _paths(directory: Path, stem: str) -> list[Path]:
+    """What stands there by the name of a table: files, or directories of Parquet files."""
+    files = [directory / f"{stem}{suffix}" for suffix in SUFFIXES]
+    folders = [directory / stem, directory / f"{stem}.parquet"]
+    return [path for path in files if path.is_file()] + [
+        path for path in folders if path.is_dir() and next(path.rglob("*.parquet"), None)
+    ]
 
 
 def _where_tables_are(directory: Path) -> str:
     """A hint for a directory without tables: perhaps one below it was meant."""
+    expected = "expected: user_bundle, user_item, bundle_item as .parquet, .csv or .tsv"
+    if not directory.is_dir():
+        return "expected: user_bundle, user_item, bundle_item"
     for below in sorted(path for path in directory.iterdir() if path.is_dir()):
         if find_layout(below, Problems()) is not None:
             return f"did you mean {below}?"
-    return "expected: user_bundle, user_item, bundle_item as .parquet, .csv or .tsv"
+    return expected
 
 
 def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
@@ -182,22 +200,29 @@ def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) 
 
 def _open(directory: Path, stem: str, problems: Problems, optional: bool = False) -> Source | None:
     """The table of that name in whichever format it stands there."""
-    paths = [directory / f"{stem}{suffix}" for suffix in SUFFIXES]
-    present = [path for path in paths if path.is_file()]
+    if database_kind(directory):
+        stored = stem in (table_names(directory, problems) or ())
+        if not stored and not optional:
+            problems.error(stem, "there is no such table", f"expected a table or a view in {directory.name}")
+        table = read_table(directory, stem, problems) if stored else None
+        return None if table is None else Source(stem, table)
+    present = _paths(directory, stem)
     if not present:
         if not optional:
-            problems.error(stem, "there is no such table", f"expected {' or '.join(p.name for p in paths)}")
+            expected = " or ".join(f"{stem}{suffix}" for suffix in SUFFIXES)
+            problems.error(stem, "there is no such table", f"expected {expected}")
         return None
     if len(present) > 1:
         problems.error(stem, f"it stands here as {' and as '.join(p.name for p in present)}", "keep one")
         return None
     path = present[0]
-    if path.suffix == ".parquet":
+    if path.suffix == ".parquet" or path.is_dir():
         try:
             return Source(path.name, parquet.read_table(path))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             reason = str(error).split("\n")[0]
-            problems.error(path.name, f"not a readable Parquet file: {reason}", "write it again")
+            what = "directory of Parquet files" if path.is_dir() else "Parquet file"
+            problems.error(path.name, f"not a readable {what}: {reason}", "write it again")
             return None
     found = read_text(path, "," if ".csv" in path.suffixes else "\t", problems)
     return None if found is None else Source(path.name, found.table, found.show_rows)
