@@ -7,10 +7,10 @@ file may not reach outside of itself: a view of somebody else's file must not re
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from coheat.data.problems import Problems
 from coheat.errors import ConfigError
 
 Kind = Literal["sqlite", "duckdb"]
+Found = TypeVar("Found")
 ROWS = 100_000
 """Rows of SQLite that are Python objects at the same time."""
 OUTSIDE = {"enable_external_access": "false"}
@@ -41,7 +42,8 @@ def holds_tables(path: Path) -> bool:
 
 def table_names(path: Path, problems: Problems) -> set[str] | None:
     """The tables and views of a database; None where it cannot be opened, which is told."""
-    with _telling(path.name, "cannot be opened", problems):
+
+    def names() -> set[str]:
         if database_kind(path) == "sqlite":
             with closing(_sqlite(path)) as connection:
                 found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
@@ -51,35 +53,37 @@ def table_names(path: Path, problems: Problems) -> set[str] | None:
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
             ).fetchall()
             return {name for (name,) in rows}
-    return None
+
+    return _telling(names, path.name, "cannot be opened", problems)
 
 
 def read_table(path: Path, name: str, problems: Problems) -> Any | None:
     """A table or view as an Arrow table; None where it cannot be read, which is told."""
-    with _telling(f"{path.name}: {name}", "cannot be read", problems):
+
+    def table() -> Any:
         if database_kind(path) == "sqlite":
             with closing(_sqlite(path)) as connection:
                 return _from_sqlite(connection, name)
         with _duckdb(path) as connection:
-            table = connection.sql(f"SELECT * FROM {_quoted(name)}").to_arrow_table()
-            return table.cast(pa.schema([_with_plain_numbers(field) for field in table.schema]))
-    return None
+            found = connection.sql(f"SELECT * FROM {_quoted(name)}").to_arrow_table()
+            return found.cast(pa.schema([_with_plain_numbers(field) for field in found.schema]))
+
+    return _telling(table, f"{path.name}: {name}", "cannot be read", problems)
 
 
-@contextmanager
-def _telling(place: str, what: str, problems: Problems) -> Iterator[None]:
-    """Tell what a database refuses, in the database's words, instead of raising it."""
+def _telling(read: Callable[[], Found], place: str, what: str, problems: Problems) -> Found | None:
+    """What was read, or None: what a database refuses is told in its own words instead of raised."""
     try:
-        yield
+        return read()
     except (sqlite3.Error, pa.ArrowException) as error:
         problems.error(place, f"{what}: {error}", "is it whole, and closed by whoever writes to it?")
-    except Exception as error:
+    except Exception as error:  # DuckDB's errors, without importing it here
         if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb"):
             raise
         reason = str(error).split("\n")[0]
-        problems.error(
-            place, f"{what}: {reason}", "close it where it is open for writing; use tables, no views"
-        )
+        hint = "close it where it is open for writing; make tables of views that read other files"
+        problems.error(place, f"{what}: {reason}", hint)
+    return None
 
 
 def _sqlite(path: Path) -> sqlite3.Connection:

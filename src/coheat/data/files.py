@@ -3,12 +3,12 @@
 Tables: `user_bundle`, `user_item`, `bundle_item`, each as .parquet, .csv or .tsv (the latter two also
 compressed, as .csv.gz and .tsv.gz), as a directory of Parquet files (`user_bundle/`, partitioned or not), or
 as a table of a SQLite or DuckDB file; with columns named `user_id`, `bundle_id`, `item_id` and, where known,
-`timestamp` in the first two. Instead of `user_bundle`, a split: `user_bundle_train`, `user_bundle_validation`,
-`user_bundle_test`. Optional tables `users`, `bundles`, `items` list ids that stand nowhere else and fix the
-order of the ids; without them ids are sorted, so the order of rows never matters. `bundles` may have columns
-`launched` and `ends`: since and until when a bundle is on offer, so that one that nobody took for long is not
-taken for new. An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who was
-shown what.
+`timestamp` in the first two. Instead of `user_bundle`, a split: `user_bundle_train`,
+`user_bundle_validation`, `user_bundle_test`. Optional tables `users`, `bundles`, `items` list ids that stand
+nowhere else and fix the order of the ids; without them ids are sorted, so the order of rows never matters.
+`bundles` may have columns `launched` and `ends`: since and until when a bundle is on offer, so that one that
+nobody took for long is not taken for new. An optional table `shown` (`user_id`, `bundle_id`, where known
+`timestamp`) counts who was shown what.
 
 Research text: see `coheat.data.research`.
 """
