@@ -16,19 +16,29 @@ from safetensors.numpy import load_file
 from coheat.errors import ConfigError
 from coheat.export import export, recall_of
 from coheat.recommender import Recommender
-from coheat.served import Block, Served
+from coheat.served import Block, Curve, Overlap, Served
 
 WILD = ["/ ? % #", "🧺", "x" * 1000]
 
 
-def recommender(n_bundles: int = 30, spread: float = 0.0, seed: int = 0) -> Recommender:
+def recommender(
+    n_bundles: int = 30, spread: float = 0.0, seed: int = 0, overlap_weight: float = 0.0
+) -> Recommender:
     """Random vectors; with `spread`, bundles are of very different lengths, which HNSW cannot search well."""
     rng = np.random.default_rng(seed)
     bundles = rng.standard_normal((n_bundles, 16)) * np.exp(spread * rng.standard_normal((n_bundles, 1)))
     users, items = rng.standard_normal((40, 16)), rng.standard_normal((5, 16))
     block = Block("score", "items", 16, items=items.astype("f4"))
-    nothing = relations(np.zeros((40, n_bundles)), np.zeros((40, 5)), np.zeros((n_bundles, 5)))
-    served = Served.create(nothing, [(block, users.astype("f4"), bundles.astype("f4"))])
+    known = relations(np.zeros((40, n_bundles)), np.zeros((40, 5)), np.zeros((n_bundles, 5)))
+    overlaps: tuple[Overlap, ...] = ()
+    if overlap_weight:
+        shapes = ((40, n_bundles), (40, 5), (n_bundles, 5))
+        known = relations(
+            *(rng.random(shape) < share for shape, share in zip(shapes, (0.1, 0.4, 0.4), strict=True))
+        )
+        overlaps = (Overlap("shared items", "log", Curve.constant(overlap_weight)),)
+    views = [(block, users.astype("f4"), bundles.astype("f4"))]
+    served = Served.create(known, views, overlaps=overlaps)
     return recommender_of(served, [*WILD, *(f"u{n}" for n in range(37))])
 
 
@@ -105,3 +115,29 @@ def test_bad_questions(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(ConfigError, match="is there already"):
         export(served, tmp_path / "out")
+
+
+def test_what_the_dense_part_finds_alone_is_measured(tmp_path: Path) -> None:
+    """Against a count one by one; the less the overlap weighs, the more is found."""
+    found = []
+    for weight in (0.01, 20.0):
+        served = recommender(150, overlap_weight=weight)
+        served.record("u1", "b7")
+        report = export(served, tmp_path / str(weight), dense_part=True)
+        assert report.left_out is not None
+        assert "shared items" in report.left_out
+        (users, one), (bundles, other) = (served.vectors(True)[kind] for kind in ("user", "bundle"))
+        dense, shares = one @ other.T, []
+        for place, user in enumerate(users):
+            about = served.user(user)
+            free = [name for name in bundles if name not in (*about.bundle_ids, *about.recorded_ids)]
+            ranked = sorted(free, key=lambda name, at=place: -dense[at, bundles.index(name)])[:20]  # type: ignore[misc]
+            best = {row.bundle_id for row in served.recommend([user], k=20)}
+            shares.append(len(best & set(ranked)) / len(best))
+        assert report.dense_recall is not None
+        assert report.dense_recall["20"] == pytest.approx(np.mean(shares))
+        assert report.dense_recall["20"] <= report.dense_recall["100"] <= report.dense_recall["500"] == 1
+        kept = json.loads((tmp_path / str(weight) / "_export.json").read_text())
+        assert kept["dense_recall"] == report.dense_recall
+        found.append(report.dense_recall["20"])
+    assert found[0] > 0.95 > 0.7 > found[1]

@@ -2,14 +2,17 @@
 
     OUT/users.* bundles.* [items.*]   vectors with ids, in the format chosen
     OUT/bundles.faiss                 an index whose answers, by inner product, are rows of bundles.*
+    OUT/_export.json                  the model, what was written, and what it is worth
 
-The vectors are those that score now: score(u, b) = users[u] . bundles[b].
+The vectors are those that score now: score(u, b) = users[u] . bundles[b]. Where a score is more than that
+(Ember counts what items have in common, which is no inner product), its dense part can be written when asked
+for, with the share of the true lists that it finds by itself.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,25 +20,34 @@ import numpy as np
 
 from coheat.errors import ConfigError
 from coheat.recommender import Recommender
-from coheat.served.ranking import Floats, best_of_rows
-from coheat.storage import replacing_directory
+from coheat.served.ranking import Floats, Positions, best_of_rows
+from coheat.storage import replacing_directory, write_json
 
 Format = Literal["parquet", "npy", "safetensors"]
 IndexKind = Literal["flat", "ivf", "hnsw"]
 RECALL_BOUND = 0.95
 """Least share of the exact 20 best that an index must find."""
 K, PROBES = 20, 500
+DEPTHS = (20, 100, 500)
+"""How many bundles a vector database may be asked for, of which the model then chooses the best."""
+INDEX = "_export.json"
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written; `recall` is that of the index against exact search, where one was asked for."""
+    """What was written; `recall` is that of the index against exact search, where one was asked for.
+
+    `dense_recall`, where vectors are the dense part of a score only: the share of the model's own 20 best
+    that is among so many best by the vectors (what the user took is left out of both).
+    """
 
     files: list[str]
     width: int
     counts: dict[str, int]
     index: str | None = None
     recall: float | None = None
+    left_out: str | None = None
+    dense_recall: dict[str, float] | None = None
 
 
 def export(
@@ -44,8 +56,12 @@ def export(
     format: Format = "parquet",
     index: IndexKind | None = None,
     recall_bound: float = RECALL_BOUND,
+    dense_part: bool = False,
 ) -> ExportReport:
     """Write the vectors, and an index if asked; a directory that is there is refused.
+
+    With `dense_part`, a model whose score is more than an inner product gives the vectors of that part, and
+    it is measured what they find alone; without, it is refused.
 
     An index whose recall at 20, measured on up to 500 users, is below `recall_bound` is refused, and then
     nothing is written.
@@ -56,7 +72,9 @@ def export(
         raise ConfigError(f"index {index!r}: choose {', '.join(get_args(IndexKind))}")
     if out.exists():
         raise ConfigError(f"{out}: is there already; export to a new directory")
-    tables = recommender.vectors()
+    tables = recommender.vectors(dense_part)
+    left_out = recommender.beyond_vectors
+    found = None if left_out is None else dense_recall(recommender, tables)
     built, recall = (None, None) if index is None else _build(index, tables, recall_bound)
     with replacing_directory(out) as aside:
         for kind, (ids, vectors) in tables.items():
@@ -65,10 +83,40 @@ def export(
             import faiss
 
             faiss.write_index(built, str(aside / "bundles.faiss"))
-        files = sorted(path.name for path in aside.iterdir())
-    width = int(tables["user"][1].shape[1])
-    counts = {kind: len(ids) for kind, (ids, _) in tables.items()}
-    return ExportReport(files, width, counts, index, recall)
+        files = sorted([INDEX, *(path.name for path in aside.iterdir())])
+        counts = {kind: len(ids) for kind, (ids, _) in tables.items()}
+        width = int(tables["user"][1].shape[1])
+        report = ExportReport(files, width, counts, index, recall, left_out, found)
+        about = {"model": asdict(recommender.description), "knobs": recommender.knobs}
+        write_json(aside / INDEX, {**asdict(report), **about})
+    return report
+
+
+def dense_recall(recommender: Recommender, tables: dict[str, tuple[list[str], Floats]]) -> dict[str, float]:
+    """For each depth, the mean share of the model's own K best that the vectors find within it."""
+    (people, users), (names, bundles) = tables["user"], tables["bundle"]
+    probes, rows = _probes(len(users)), {name: row for row, name in enumerate(names)}
+    shares: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
+    for start in range(0, len(probes), 64):
+        some = probes[start : start + 64]
+        wanted: dict[str, list[int]] = {people[user]: [] for user in some.tolist()}
+        for one in recommender.recommend(list(wanted), k=K):
+            wanted[one.user_id].append(rows[one.bundle_id])
+        scores = users[some] @ bundles.T
+        for line, (user, best_rows) in zip(scores, wanted.items(), strict=True):
+            known = recommender.user(user)
+            seen = [rows[name] for name in {*known.bundle_ids, *known.recorded_ids} if name in rows]
+            line[seen] = -np.inf
+            if best_rows:
+                above = np.array([int((line > line[row]).sum()) for row in best_rows])
+                for depth in DEPTHS:
+                    shares[depth].append(float((above < depth).mean()))
+    return {str(depth): float(np.mean(found)) for depth, found in shares.items() if found}
+
+
+def _probes(n_users: int) -> Positions:
+    """Users evenly over all rows: the same ones each time, and not just the first."""
+    return np.unique(np.linspace(0, n_users - 1, min(PROBES, n_users)).astype(np.int64))
 
 
 def _write(directory: Path, kind: str, ids: list[str], vectors: Floats, format: Format) -> None:
@@ -113,9 +161,7 @@ def _build(kind: IndexKind, tables: dict[str, tuple[list[str], Floats]], bound: 
         index.nprobe = max(n_lists // 8, 1)
         index.train(bundles)
     index.add(bundles)
-    # Users evenly over all rows: the same ones each time, and not just the first.
-    probes = users[np.unique(np.linspace(0, len(users) - 1, min(PROBES, len(users))).astype(np.int64))]
-    recall = recall_of(index, bundles, probes)
+    recall = recall_of(index, bundles, users[_probes(len(users))])
     if recall < bound:
         raise ConfigError(
             f"the {kind} index finds {recall:.1%} of the exact {K} best, fewer than {bound:.1%}; "

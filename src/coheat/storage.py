@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coheat.errors import ArtifactError, TrainingError
+from coheat.errors import ArtifactError, ConfigError, TrainingError
+
+WITHOUT_LOCKS = "use Linux, macOS, WSL 2 or the container image (docs/deployment.md)"
 
 # The element types of the safetensors format that we write and numpy has.
 _DTYPES = {
@@ -89,15 +93,28 @@ def replacing_directory(path: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def check_system() -> None:
+    """A ConfigError where the system has no POSIX file locks, before anything is written there."""
+    if importlib.util.find_spec("fcntl") is None:
+        raise ConfigError(f"{platform.system()} has no POSIX file locks; {WITHOUT_LOCKS}")
+
+
+def lock(handle: int, wait: bool = False) -> None:
+    """Hold an open file or directory for this process; BlockingIOError where another one does."""
+    check_system()
+    import fcntl
+
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
 @contextlib.contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
     """Hold a directory for this process; two that train in one would spoil each other's files."""
-    import fcntl
-
+    check_system()
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
         yield
     except BlockingIOError:
         raise TrainingError(

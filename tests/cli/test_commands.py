@@ -159,6 +159,23 @@ def test_doctor(call: Call) -> None:
     assert "torch" in out
 
 
+def test_a_system_without_file_locks_is_told_by_doctor_and_by_who_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on Windows, where there is no module fcntl."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    for words, status in ((("doctor",), 1), (("keys", "create", "RUN", "--name", "shop"), 2)):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["coheat", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == status
+        said = capsys.readouterr()
+        assert "Windows has no POSIX file locks; use Linux, macOS, WSL 2" in said.out + said.err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate", "recommend", "doctor"])
 def test_help_has_examples(command: str, call: Call) -> None:
     status, out, _ = call(command, "--help")

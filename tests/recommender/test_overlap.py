@@ -409,9 +409,25 @@ def test_alike_are_bundles_with_alike_items(recommender: Recommender) -> None:
 
 
 def test_vectors_alone_are_not_exported(recommender: Recommender, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="coheat batch"):
+    with pytest.raises(ConfigError, match=r"have in common \(.*own items.*--dense-part.*coheat batch"):
         export(recommender, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_dense_part_is_the_sum_without_overlaps(recommender: Recommender, tmp_path: Path) -> None:
+    recommender.add_bundles({"new": ["item-0-0", "item-2-1"]})
+    recommender.record("user-0-0", "new")
+    export(recommender, tmp_path / "out", dense_part=True)
+    kept = json.loads((tmp_path / "out" / "_export.json").read_text())
+    assert "own items" in kept["left_out"]
+    assert kept["model"]["model"] == "ember"
+    (users, one), (bundles, other) = (recommender.vectors(True)[kind] for kind in ("user", "bundle"))
+    overlaps = {"overlap", "own items", "items of own bundles"}
+    for bundle in ("new", "bundle-1-2"):
+        terms = recommender.explain("user-1-1", bundle).terms
+        wanted = sum(term.share for term in terms if term.name not in overlaps)
+        score = one[users.index("user-1-1")] @ other[bundles.index(bundle)]
+        assert score == pytest.approx(wanted, abs=1e-5)
 
 
 def test_lists_for_everybody_are_those_of_each(recommender: Recommender, tmp_path: Path) -> None:

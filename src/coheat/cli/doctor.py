@@ -43,7 +43,10 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) ->
 
         coheat doctor
     """
-    checks = [_run(check) for check in (_python, _packages, _threads, _kernels, _memory, _cache, _temporary)]
+    checks = [
+        _run(check)
+        for check in (_python, _system, _packages, _threads, _kernels, _memory, _cache, _temporary)
+    ]
     ok = all(check.ok for check in checks)
     if as_json:
         print_json({"coheat": __version__, "ok": ok, "checks": [asdict(check) for check in checks]})
@@ -69,6 +72,17 @@ def _run(check: Callable[[], Check]) -> Check:
 def _python() -> Check:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     return Check("python", sys.version_info >= (3, 11), found, "coheat needs Python 3.11 or newer")
+
+
+def _system() -> Check:
+    from coheat.errors import ConfigError
+    from coheat.storage import check_system
+
+    try:
+        check_system()
+    except ConfigError as error:
+        return Check("system", False, platform.system(), str(error))
+    return Check("system", True, f"{platform.system()} has the file locks that runs and the service need")
 
 
 def _packages() -> Check:

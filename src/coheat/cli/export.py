@@ -23,6 +23,11 @@ def export(
     recall_bound: float = typer.Option(
         0.95, min=0, max=1, help="Refuse an index that finds fewer of the exact 20 best."
     ),
+    dense_part: bool = typer.Option(
+        False,
+        "--dense-part",
+        help="Of a score that is more than an inner product (ember), that part, measured by what it finds.",
+    ),
     new_bundles: list[str] = NEW_BUNDLES,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -33,13 +38,15 @@ def export(
         coheat export runs/youshu --out vectors
 
         coheat export runs/youshu --out vectors --format npy --index flat --json
+
+        coheat export runs/shop --out vectors --dense-part
     """
     from coheat.export import export as write
     from coheat.recommender import Recommender
 
     recommender = Recommender.load(run)
     add_bundles(recommender, new_bundles, quiet=as_json)
-    report = write(recommender, out, format, index, recall_bound)  # type: ignore[arg-type]
+    report = write(recommender, out, format, index, recall_bound, dense_part)  # type: ignore[arg-type]
     if as_json:
         print_json({"out": str(out), **asdict(report)})
         return
@@ -47,3 +54,11 @@ def export(
     console.print(f"{counts}, vectors of width {report.width}: {', '.join(report.files)}", highlight=False)
     if report.recall is not None:
         console.print(f"the {report.index} index finds {report.recall:.1%} of the exact 20 best")
+    if report.dense_recall is not None:
+        console.print(
+            f"these vectors are not the whole score: {report.left_out} is left out", highlight=False
+        )
+        for depth, share in report.dense_recall.items():
+            console.print(
+                f"  the best {depth:>3} by them hold {share:.1%} of the model's 20 best", highlight=False
+            )

@@ -15,6 +15,7 @@ from coheat.artifact import Changes, Contents, Description, open_artifact, save_
 from coheat.errors import ConfigError, DataError
 from coheat.ids import shortened, unknown
 from coheat.recommender import lists as listing
+from coheat.recommender import vectors
 from coheat.recommender.answers import (
     AddedBundles,
     BundleInfo,
@@ -335,30 +336,15 @@ class Recommender:
         """How often each of `bundle_ids` was taken, in training and since."""
         return self._catalogue.bundles.taken[self._catalogue.alive]
 
-    def vectors(self) -> dict[str, tuple[list[str], Floats]]:
+    @property
+    def beyond_vectors(self) -> str | None:
+        """What of a score is no inner product of vectors, in words; None where nothing is."""
+        return vectors.beyond(self._served)
+
+    def vectors(self, dense_part: bool = False) -> dict[str, tuple[list[str], Floats]]:
         """Ids and vectors of users, bundles and (where there are any) items, whose inner products are the
-        scores now; refused where scores are more than that."""
-        served, catalogue = self._served, self._catalogue
-        if served.refusal or not served.blocks:
-            raise ConfigError(
-                "this model scores in a way of its own, without vectors, so there are none to export"
-            )
-        if served.overlaps or served.has_bias:
-            raise ConfigError(
-                "this model's score is an inner product plus what the user's items and the bundle's have in "
-                "common, so its vectors alone would rank wrongly and are not exported; for lists in files "
-                "use coheat batch"
-            )
-        rows = np.flatnonzero(catalogue.alive)
-        found = {
-            "user": (list(self._users.ids), served.users),
-            "bundle": (catalogue.names(), catalogue.bundles.weighed.take(rows)),
-        }
-        if any(block.items is not None for block in served.blocks):
-            alone = served.place([np.array([item]) for item in range(len(self._items))])
-            new = np.zeros(len(alone), dtype=np.int64), np.ones(len(alone), dtype=np.float32)
-            found["item"] = list(self._items.ids), served.weighed(alone, *new)
-        return found
+        scores now; refused where scores are more than that, unless that `dense_part` of them is wanted."""
+        return vectors.vectors(self._catalogue, self._users, self._items, dense_part)
 
     def check_scores(self, users: Sequence[str]) -> bool:
         """Whether every score of these users is a finite number; what it takes is then in memory."""

@@ -299,11 +299,17 @@ class Served:
             index=index,
         )
 
-    def _terms(self, taken: Positions, youth: Floats) -> Floats:
-        bias = self.bias.at(taken, youth)
+    def bias_at(self, taken: Positions, youth: Floats) -> Floats:
+        """What bundles with this evidence get whoever asks: the bias, and what the knobs add."""
+        found = self.bias.at(taken, youth)
         for knob in self.knobs.values():
-            bias = bias + knob.curve.at(taken, youth)
-        return np.stack([bias, *(overlap.curve.at(taken, youth) for overlap in self.overlaps)])
+            found = found + knob.curve.at(taken, youth)
+        return found
+
+    def _terms(self, taken: Positions, youth: Floats) -> Floats:
+        return np.stack(
+            [self.bias_at(taken, youth), *(overlap.curve.at(taken, youth) for overlap in self.overlaps)]
+        )
 
     def _divisors(self, sizes: Positions) -> Floats:
         found = [overlap.divisors(sizes) for overlap in self.overlaps]

@@ -7,7 +7,6 @@ stops working at the next request.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from coheat.errors import ArtifactError, ConfigError
-from coheat.storage import read_json, write_json
+from coheat.storage import check_system, lock, read_json, write_json
 
 Scope = Literal["read", "write"]
 PREFIX = "coheat_"
@@ -110,10 +109,11 @@ class KeyRing:
     @contextmanager
     def _changing(self) -> Iterator[list[Key]]:
         """The keys to change, held against a second command at the same time, then written in one piece."""
+        check_system()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        held = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock(held, wait=True)
             keys = self._read() if self.path.exists() else []
             yield keys
             before = os.umask(0o077)
@@ -122,7 +122,7 @@ class KeyRing:
             finally:
                 os.umask(before)
         finally:
-            os.close(lock)
+            os.close(held)
 
 
 def _checked_key(entry: dict[str, Any]) -> Key:

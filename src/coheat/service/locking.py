@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from coheat.service.store import StoreError
+from coheat.storage import check_system, lock
 
 
 def lock_directory(directory: Path) -> list[int]:
@@ -15,13 +15,14 @@ def lock_directory(directory: Path) -> list[int]:
     The directory itself is locked: nobody can step around that by removing a file. The file `lock` is what
     earlier versions look at.
     """
+    check_system()
     handles: list[int] = []
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         handles.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
         handles.append(os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600))
         for handle in handles:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(handle)
     except BlockingIOError:
         release(handles)
         raise StoreError(
