@@ -42,10 +42,10 @@ def linked_run(directory: Path) -> Path:
 
 @asynccontextmanager
 async def started(
-    run: Path, state: Path, limits: Limits | None = None, store: Store | None = None
+    run: Path, state: Path, limits: Limits | None = None, store: Store | None = None, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application in this process, between its start and its end."""
-    app = create_app(run, state, store, limits)
+    app = create_app(run, state, store, limits, **options)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),

@@ -284,7 +284,7 @@ def test_statistics_add_up(run: Path) -> None:
         ("POST", "/v1/bundles", b'{"bundle_id": "x", "item_ids": []}', 422),
         ("POST", "/v1/bundles", b'{"bundle_id": "x", "item_ids": "item-1"}', 422),
         ("POST", "/v1/bundles", b'{"bundle_id": "x", "item_ids": ["item-1"], "price": 1}', 422),
-        ("POST", "/v1/bundles", b"x" * 2_000_000, 413),
+        ("POST", "/v1/bundles", b"x" * 5_000_000, 413),
         ("POST", "/v1/interactions", b'{"user_id": "user-1", "bundle_id": "nothing"}', 404),
     ],
 )  # fmt: skip

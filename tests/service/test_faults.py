@@ -28,7 +28,7 @@ from service_soak import soak
 from coheat.service.metrics import Metrics
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import BundleChange, Interaction, StoreError
+from coheat.service.store import BundleChange, Interaction, NewInteraction, StoreError
 
 
 @pytest.fixture
@@ -304,8 +304,8 @@ def test_a_clock_that_goes_back_changes_nothing(run: Path, tmp_path: Path) -> No
     store.put_bundle("a", ["item-1"], None)
     store.put_bundle("b", ["item-2"], "x")
     store.put_bundle("a", ["item-3"], None)
-    store.add_interaction("user-1", "a")
-    store.add_interaction("user-1", "b")
+    store.add_interactions([NewInteraction("user-1", "a")])
+    store.add_interactions([NewInteraction("user-1", "b")])
     store.remove_bundle("b")
     assert [(c.bundle_id, c.item_ids) for c in store.bundles()] == [("a", ("item-3",)), ("b", None)]
     assert [(i.user_id, i.bundle_id) for i in store.interactions()] == [("user-1", "a")]
@@ -316,15 +316,15 @@ def test_a_clock_that_goes_back_changes_nothing(run: Path, tmp_path: Path) -> No
 
 
 def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite", clock=lambda: 1.5)
     first = store.put_bundle("ä/🧺\0", ["'; DROP TABLE bundles", "\n"], "model")
-    second = store.add_interaction("u", "ä/🧺\0")
+    second = store.add_interactions([NewInteraction("u", "ä/🧺\0", "took", 2.0625, "é")]).sequence
     assert store.last_sequence() == second > first
     assert store.takers("ä/🧺\0") == ["u"]
-    written = BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model", born=first)
+    written = BundleChange(first, "ä/🧺\0", ("'; DROP TABLE bundles", "\n"), "model", first, 1.5)
     assert list(store.bundles()) == [written] == [store.bundle("ä/🧺\0")]
     assert list(store.bundles(first)) == []
-    assert list(store.interactions(first)) == [Interaction(second, "u", "ä/🧺\0")]
+    assert list(store.interactions(first)) == [Interaction(second, "u", "ä/🧺\0", "took", 2.062, "é")]
     store.close()
 
 

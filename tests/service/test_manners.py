@@ -43,8 +43,9 @@ def test_unknown_methods_and_addresses(run: Path) -> None:
         for method, path, allow in (
             ("PATCH", "/v1/bundles", "GET, HEAD, POST"),
             ("POST", "/v1/bundles/x", "DELETE, GET, HEAD, PUT"),
-            ("GET", "/v1/interactions", "POST"),
-            ("HEAD", "/v1/interactions", "POST"),
+            ("GET", "/v1/previews", "POST"),
+            ("HEAD", "/v1/previews", "POST"),
+            ("PUT", "/v1/interactions", "DELETE, GET, HEAD, POST"),
             ("DELETE", "/health/live", "GET, HEAD"),
             ("OPTIONS", "/v1/models", "GET, HEAD"),
             ("POST", "/index.html", "GET, HEAD"),

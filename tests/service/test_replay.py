@@ -19,7 +19,7 @@ from service_common import SMALL, write_random_artifact
 
 from coheat.service.served import LoadedModel, Outdated, load
 from coheat.service.sqlite_store import SqliteStore
-from coheat.service.store import BundleChange
+from coheat.service.store import KINDS, BundleChange, NewInteraction, Withdrawal
 
 BUNDLES = st.sampled_from(["new", "newer", "bundle-1", "bundle-2"])
 ITEMS = st.sampled_from([("item-1",), ("item-2", "moon"), ("moon",), ("item-3", "item-4")])
@@ -27,7 +27,8 @@ USERS = st.sampled_from(["user-1", "user-2", "stranger"])
 STEP = st.one_of(
     st.tuples(st.just("put"), BUNDLES, ITEMS),
     st.tuples(st.just("remove"), BUNDLES),
-    st.tuples(st.just("record"), USERS, BUNDLES),
+    st.tuples(st.just("record"), USERS, BUNDLES, st.sampled_from(KINDS), st.sampled_from(["", "list"])),
+    st.tuples(st.just("withdraw"), USERS, BUNDLES, st.sampled_from(KINDS)),
     st.tuples(st.just("replay")),
 )
 
@@ -59,7 +60,7 @@ def test_in_steps_or_at_once_it_comes_to_the_same(steps: list[Any], served_by: s
         by_steps = load(run, 1)
         fingerprint = by_steps.fingerprint if served_by == "this" else "another"
         shelf = set(by_steps.recommender.bundle_ids)
-        outdated = False
+        outdated = withdrawn = False
         for step in [*steps, ("replay",)]:
             if step[0] == "put" and (served_by == "another" or step[2] != ("moon",)):
                 store.put_bundle(step[1], step[2], None if step[1] in shelf else fingerprint)
@@ -68,7 +69,9 @@ def test_in_steps_or_at_once_it_comes_to_the_same(steps: list[Any], served_by: s
                 store.remove_bundle(step[1])
                 shelf.discard(step[1])
             elif step[0] == "record" and step[2] in shelf:
-                store.add_interaction(step[1], step[2])
+                store.add_interactions([NewInteraction(step[1], step[2], step[3], 1.0, step[4])])
+            elif step[0] == "withdraw":
+                withdrawn = bool(store.remove_interactions([Withdrawal(*step[1:])]).interactions) or withdrawn
             elif step[0] == "replay" and not outdated:
                 try:
                     by_steps.replay(store)
@@ -77,7 +80,7 @@ def test_in_steps_or_at_once_it_comes_to_the_same(steps: list[Any], served_by: s
         at_once = load(run, 1)
         at_once.replay(store)
         store.close()
-        assert not outdated or served_by == "another"
+        assert not outdated or served_by == "another" or withdrawn
         assert outdated or standing(by_steps) == standing(at_once)
 
 
@@ -89,8 +92,10 @@ def test_a_bundle_replaced_during_a_reload_keeps_who_took_it(tmp_path: Path) -> 
 
         reading, written = threading.Event(), threading.Event()
 
-        def bundles(self, after: int = 0, until: int | None = None) -> Iterator[BundleChange]:
-            yield from list(super().bundles(after, until))
+        def bundles(
+            self, after: int = 0, until: int | None = None, limit: int | None = None
+        ) -> Iterator[BundleChange]:
+            yield from list(super().bundles(after, until, limit))
             if after == 0 and self.last_sequence() >= 6:
                 self.reading.set()
                 assert self.written.wait(30)
@@ -191,9 +196,11 @@ def test_it_answers_while_it_catches_up_and_says_that_it_is_not_ready(tmp_path: 
     class Slow(SqliteStore):
         free = threading.Event()
 
-        def bundles(self, after: int = 0, until: int | None = None) -> Iterator[BundleChange]:
+        def bundles(
+            self, after: int = 0, until: int | None = None, limit: int | None = None
+        ) -> Iterator[BundleChange]:
             assert self.free.wait(30)
-            return super().bundles(after, until)
+            return super().bundles(after, until, limit)
 
     async def go() -> None:
         from coheat.service.app import create_app
@@ -228,7 +235,7 @@ def test_a_large_history_is_replayed_bundle_by_bundle(tmp_path: Path, count: int
     users = [f"u{n}" for n in range(30 * count)]
     for user in users:
         for bundle in ("bundle-1", "nowhere", "bundle-2"):
-            store.add_interaction(user, bundle)
+            store.add_interactions([NewInteraction(user, bundle)])
     model = load(run, 1)
     before = model.recommender.bundle("bundle-1").popularity
     model.replay(store)

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,27 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from coheat.service.locking import lock_directory, release
 from coheat.service.sqlite_store import SqliteStore
-from coheat.service.store import StoreError
+from coheat.service.store import (
+    KINDS,
+    BundleChange,
+    Interaction,
+    Kind,
+    NewInteraction,
+    StoreError,
+    Withdrawal,
+)
 
 START = "from coheat.cli import main; main()"
 NAMES = st.sampled_from(["a", "b", "ä/🧺\0", "'; --"])
 ITEMS = st.lists(st.sampled_from(["1", "2", "\n", "é"]), min_size=1, max_size=3)
+
+
+LISTS = st.sampled_from(["", "list", "é"])
+TIMES = st.integers(0, 3).map(float)
+
+
+def _identity(one: Interaction) -> tuple[str, str, Kind, str]:
+    return one.user_id, one.bundle_id, one.kind, one.recommendation_id
 
 
 class StoreAgainstDictionary(RuleBasedStateMachine):
@@ -39,8 +56,8 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         self.born: dict[str, int] = {}
         self.created_on: dict[str, str | None] = {}
         self.order: list[str] = []
-        self.pairs: list[tuple[str, str]] = []
-        self.latest = 0
+        self.met: dict[tuple[str, str, Kind, str], float] = {}
+        self.latest = self.withdrawn = 0
 
     def teardown(self) -> None:
         self.store.close()
@@ -63,17 +80,43 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
     def remove(self, name: str) -> None:
         self._written(name, self.store.remove_bundle(name))
         self.kept[name] = None
-        self.pairs = [pair for pair in self.pairs if pair[1] != name]
+        self.met = {one: at for one, at in self.met.items() if one[1] != name}
 
-    @rule(user=NAMES, name=NAMES)
-    def record(self, user: str, name: str) -> None:
-        sequence = self.store.add_interaction(user, name)
-        if (user, name) in self.pairs:
-            assert sequence <= self.latest
-        else:
-            assert sequence > self.latest
-            self.latest = sequence
-            self.pairs.append((user, name))
+    @rule(rows=st.lists(st.tuples(NAMES, NAMES, st.sampled_from(KINDS), LISTS, TIMES), max_size=5))
+    def record(self, rows: list[tuple[str, str, Kind, str, float]]) -> None:
+        new = []
+        for user, name, kind, where, at in rows:
+            identity = user, name, kind, where
+            new.append(identity not in self.met)
+            known = self.met.setdefault(identity, at)
+            if kind != "took":
+                self.met[identity] = max(known, at)
+        found = self.store.add_interactions(
+            [NewInteraction(user, name, kind, at, where) for user, name, kind, where, at in rows]
+        )
+        assert (found.is_new, found.sequence) == (new, self.latest + sum(new))
+        self.latest = found.sequence
+
+    @rule(
+        user=NAMES,
+        name=NAMES,
+        kind=st.none() | st.sampled_from(KINDS),
+        where=st.none() | LISTS,
+        again=st.booleans(),
+    )
+    def withdraw(self, user: str, name: str, kind: Kind | None, where: str | None, again: bool) -> None:
+        gone = [
+            one
+            for one in self.met
+            if one[:2] == (user, name) and kind in (None, one[2]) and where in (None, one[3])
+        ]
+        found = self.store.remove_interactions([Withdrawal(user, name, kind, where)] * (1 + again))
+        assert [_identity(one) for one in found.interactions] == gone
+        assert found.sequence == self.latest + bool(gone)
+        if gone:
+            self.latest = self.withdrawn = found.sequence
+        for one in gone:
+            del self.met[one]
 
     @rule()
     def open_anew(self) -> None:
@@ -108,11 +151,16 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
             if change.item_ids is not None:
                 assert change.born == self.born[change.bundle_id]
                 assert change.created_on == self.created_on[change.bundle_id]
-        assert [(one.user_id, one.bundle_id) for one in self.store.interactions()] == self.pairs
-        assert [pair for step in self.store.pairs() for pair in step] == self.pairs
-        for name in self.kept:
-            assert self.store.takers(name) == [user for user, taken in self.pairs if taken == name]
-        assert self.store.last_sequence() == self.latest
+        assert {_identity(one): one.timestamp for one in self.store.interactions()} == self.met
+        assert [_identity(one) for one in self.store.interactions()] == list(self.met)
+        for kinds in (KINDS, ("took",), ("shown", "clicked")):
+            pairs = [one[:2] for one in self.met if one[2] in kinds]
+            assert [pair for step in self.store.pairs(kinds=kinds) for pair in step] == pairs
+            for name in self.kept:
+                takers = [user for user, taken in dict.fromkeys(pairs) if taken == name]
+                assert self.store.takers(name, kinds) == takers
+                assert self.store.has_taken("a", name, kinds) == ("a" in takers)
+        assert (self.store.last_sequence(), self.store.last_withdrawal()) == (self.latest, self.withdrawn)
 
 
 TestStoreAgainstDictionary = StoreAgainstDictionary.TestCase
@@ -126,8 +174,8 @@ def path(tmp_path: Path) -> Path:
     store = SqliteStore(path)
     store.put_bundle("a", ["1"], "model")
     store.put_bundle("b", ["2"], None)
-    store.add_interaction("u", "a")
-    store.add_interaction("v", "a")
+    store.add_interactions([NewInteraction("u", "a")])
+    store.add_interactions([NewInteraction("v", "a")])
     store.remove_bundle("c")
     store.close()
     return path
@@ -154,6 +202,8 @@ def alter(path: Path, statement: str) -> None:
             "UPDATE interactions SET user_id = 'w' WHERE user_id = 'u'",
             "interaction with bundle 'a' is not as",
         ),
+        ("UPDATE interactions SET happened_at = 1", "interaction with bundle 'a' is not as"),
+        ("UPDATE interactions SET kind = 'shown' WHERE user_id = 'u'", "interaction with bundle 'a' is not"),
     ],
 )
 def test_what_was_altered_is_noticed_and_not_written_over(path: Path, statement: str, said: str) -> None:
@@ -326,6 +376,82 @@ def test_a_store_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / "store.format-1.sqlite")
     assert old.execute("SELECT count(*) FROM bundles").fetchone() == (3,)
     old.close()
+
+
+FORMAT_2 = """
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1), latest INTEGER NOT NULL, bundles INTEGER NOT NULL,
+    interactions INTEGER NOT NULL, checksum INTEGER NOT NULL, in_use INTEGER NOT NULL
+);
+CREATE TABLE bundles (
+    bundle_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL UNIQUE, born INTEGER NOT NULL, item_ids TEXT,
+    created_on TEXT, request TEXT, written_at REAL NOT NULL, checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE interactions (
+    sequence INTEGER PRIMARY KEY, user_id TEXT NOT NULL, bundle_id TEXT NOT NULL,
+    written_at REAL NOT NULL, checksum INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX interactions_by_bundle ON interactions (bundle_id, user_id);
+PRAGMA application_id = 1668245605; PRAGMA user_version = 2;
+"""
+
+
+def write_format_2(path: Path) -> None:
+    def digest(*values: object) -> int:
+        return zlib.crc32("\0".join(map(str, values)).encode())
+
+    connection = sqlite3.connect(path)
+    connection.executescript(FORMAT_2)
+    connection.execute("INSERT INTO state VALUES (1, 6, 3, 2, ?, 0)", (digest(6, 3, 2),))
+    for row in (
+        ("new", 1, 1, '["1", "é"]', "m", "key:body"),
+        ("trained", 2, 0, '["2"]', None, None),
+        ("gone", 5, 5, None, None, None),
+    ):
+        connection.execute("INSERT INTO bundles VALUES (?, ?, ?, ?, ?, ?, 1.5, ?)", (*row, digest(*row)))
+    for pair in ((3, "u", "new"), (6, "v", "new")):
+        connection.execute("INSERT INTO interactions VALUES (?, ?, ?, 2.25, ?)", (*pair, digest(*pair)))
+    connection.commit()
+    connection.close()
+
+
+def test_a_store_of_the_second_format_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    write_format_2(path)
+    store = SqliteStore(path)
+    assert list(store.bundles()) == [
+        BundleChange(1, "new", ("1", "é"), "m", 1, 1.5, "key:body"),
+        BundleChange(2, "trained", ("2",), None, 0, 0.0),
+        BundleChange(5, "gone", None, None, 5, 0.0),
+    ]
+    assert list(store.interactions()) == [
+        Interaction(sequence, user, "new", "took", 2.25, "") for sequence, user in ((3, "u"), (6, "v"))
+    ]
+    assert store.add_interactions([NewInteraction("w", "new", "shown")]).sequence == 7
+    store.close()
+    assert _read_all(path) == (3, 3)
+    assert (tmp_path / "store.format-2.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE state SET latest = 5",
+        "DELETE FROM interactions WHERE user_id = 'u'",
+        "UPDATE bundles SET item_ids = '[]' WHERE bundle_id = 'new'",
+        "UPDATE interactions SET user_id = 'w' WHERE user_id = 'u'",
+    ],
+)
+def test_a_damaged_store_of_the_second_format_stays_as_it_is(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "store.sqlite"
+    write_format_2(path)
+    alter(path, statement)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="damaged"):
+            SqliteStore(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
 
 
 def test_a_damaged_store_of_the_first_format_stays_as_it_is(tmp_path: Path) -> None:

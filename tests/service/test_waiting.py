@@ -10,9 +10,10 @@ from typing import Any
 from service_client import linked_run
 from service_common import SMALL
 
+from coheat.service.lists import Asker, Wanted
 from coheat.service.metrics import Metrics
 from coheat.service.sqlite_store import SqliteStore
-from coheat.service.state import Asker, State, Wanted
+from coheat.service.state import State
 
 ASKING, TIMES = 8, 20
 
@@ -28,7 +29,7 @@ class SlowToFind(dict[Any, Any]):
 
 def test_everybody_who_asks_is_answered(tmp_path: Path) -> None:
     state = State(linked_run(tmp_path), SqliteStore(tmp_path / "store.sqlite"), Metrics())
-    state._waiting = SlowToFind()
+    state._lists._waiting = SlowToFind()
 
     async def ask(first: int) -> int:
         for turn in range(TIMES):

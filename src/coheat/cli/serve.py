@@ -10,6 +10,7 @@ import typer
 from coheat.cli import app
 from coheat.cli.output import console, note, print_json
 from coheat.cli.serving import KNOB, turned
+from coheat.errors import ConfigError
 
 keys = typer.Typer(
     help="Make, list and revoke the keys that open a service.", no_args_is_help=True, rich_markup_mode="rich"
@@ -53,6 +54,11 @@ def serve(
         5.0, min=0, help="Seconds from SIGTERM (not ready any more) to the closing of the port."
     ),
     log_ids: bool = typer.Option(False, "--log-ids", help="Write ids of users to the log, too."),
+    positive: list[str] = typer.Option(
+        ["took"],
+        help="Interactions that hide a bundle from the user and count in its popularity: took, clicked, "
+        "shown; repeatable.",
+    ),
     knob: float | None = KNOB,
     as_json: bool = JSON,
 ) -> None:
@@ -74,6 +80,7 @@ def serve(
         os.environ.setdefault(name, "1")
     from coheat.service.limits import Limits
     from coheat.service.server import Address, Options, run_server
+    from coheat.service.store import KINDS
 
     def announce(url: str, kept: Path) -> None:
         if as_json:
@@ -84,7 +91,10 @@ def serve(
             note(f"what is written is kept in {kept}")
 
     limits = Limits(requests=max_requests, connections=max_connections, connections_per_peer=per_peer)
-    options = Options(Address(host, port), health_port, limits, drain, turned(knob), log_ids)
+    counted = frozenset(kind for kind in KINDS if kind in positive)
+    if unknown := set(positive).difference(KINDS):
+        raise ConfigError(f"--positive {min(unknown)}: choose among {', '.join(KINDS)}")
+    options = Options(Address(host, port), health_port, limits, drain, turned(knob), log_ids, counted)
     run_server(run, state_directory(run, state), options, announce)
 
 

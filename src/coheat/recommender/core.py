@@ -43,10 +43,10 @@ class Recommender:
     >>> recommender.audience("summer", k=10)                             # doctest: +SKIP
 
     Threads: any number may ask while one changes. Changes (`add_bundles`, `replace_bundles`,
-    `remove_bundles`, `record`) wait for each other; one that is refused changes nothing. A question never
-    waits, and takes bundles, vectors and popularity from one moment. Who took what is looked up as it goes,
-    so a pair that is being recorded may be hidden an instant before it counts, and an id that is removed and
-    added anew meanwhile may be unknown to a question that began before.
+    `remove_bundles`, `record`, `withdraw_many`) wait for each other; one that is refused changes nothing. A
+    question never waits, and takes bundles, vectors and popularity from one moment. Who took what is looked
+    up as it goes, so a pair that is being recorded may be hidden an instant before it counts, and an id that
+    is removed and added anew meanwhile may be unknown to a question that began before.
     """
 
     def __init__(self, contents: Contents):
@@ -299,6 +299,28 @@ class Recommender:
             Recorded(user, bundle, new, int(popularity[row]), weights[row])
             for (user, bundle, row), new in zip(known, counted, strict=True)
         ]
+
+    def withdraw_many(self, pairs: Iterable[tuple[str, str]]) -> int:
+        """Take back what was recorded of these users and bundles; how many pairs that were.
+
+        What was recorded nowhere, or was part of training, stays as it is.
+        """
+        with self._lock:
+            catalogue, taken = self._catalogue, self._taken
+            gone = [
+                (row, bundle)
+                for user, bundle in pairs
+                if (row := catalogue.find(bundle)) is not None and taken.discard(user, bundle)
+            ]
+            if gone:
+                changed = dict(gone)
+                popularity = catalogue.bundles.taken.copy()
+                np.subtract.at(popularity, [row for row, _ in gone], 1)
+                moving = np.array(sorted(changed), dtype=np.int64)
+                takers = [taken.known_rows(taken.by_bundle.get(changed[row], ())) for row in moving.tolist()]
+                moved = self._served.recorded(catalogue.bundles, moving, popularity[moving], takers)
+                self._catalogue = replace(catalogue, bundles=moved)
+            return len(gone)
 
     def check_bundles(self, bundles: Mapping[str, Iterable[str]], replacing: bool = False) -> AddedBundles:
         """What `add_bundles` (or `replace_bundles`) would answer or raise, without doing it."""

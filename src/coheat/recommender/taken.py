@@ -16,7 +16,7 @@ from coheat.served.relations import NOTHING
 
 
 class Taken:
-    """Lists only grow (removing a bundle puts new lists in place), so readers need no lock."""
+    """Lists only grow (forgetting puts new lists in place), so readers need no lock."""
 
     def __init__(self, trained: Csr, users: Vocabulary):
         self.trained, self.users = trained, users
@@ -94,6 +94,19 @@ class Taken:
         self._pairs.add((user, bundle))
         self.by_user.setdefault(user, []).append(bundle)
         self.by_bundle.setdefault(bundle, []).append(user)
+        return True
+
+    def discard(self, user: str, bundle: str) -> bool:
+        """Whether it was recorded, and now is no more."""
+        if (user, bundle) not in self._pairs:
+            return False
+        self._pairs.discard((user, bundle))
+        for names, key, gone in ((self.by_user, user, bundle), (self.by_bundle, bundle, user)):
+            kept = [name for name in names[key] if name != gone]
+            if kept:
+                names[key] = kept
+            else:
+                del names[key]
         return True
 
     def forget(self, bundles: Sequence[str]) -> None:

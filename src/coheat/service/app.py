@@ -27,7 +27,7 @@ from coheat.service.problems import add_handlers
 from coheat.service.routes import router
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import Store
+from coheat.service.store import TOOK, Kind, Store
 
 log = logging.getLogger("coheat.service")
 WEB = Path(__file__).parent / "web"
@@ -44,17 +44,19 @@ def create_app(
     knobs: Mapping[str, float] | None = None,
     log_ids: bool = False,
     health_port: int | None = None,
+    positive: frozenset[Kind] = TOOK,
 ) -> FastAPI:
     """The service of one run; what is written is kept in `state_directory` (or in `store`).
 
-    `knobs` are turned as they are named (see `Recommender.load`).
+    `knobs` are turned as they are named (see `Recommender.load`); `positive` are the kinds of interactions
+    that hide a bundle from the user and count in its popularity.
 
     Loading and replaying happen here, so that a fault stops the start with a sentence.
     """
     metrics = Metrics()
     store = store or SqliteStore(state_directory / "store.sqlite")
     try:
-        state = State(run, store, metrics, knobs, log_ids)
+        state = State(run, store, metrics, knobs, log_ids, positive)
     except BaseException:
         store.close()
         raise
@@ -144,12 +146,14 @@ def _describe_keys(app: FastAPI) -> None:
             document = generate()
             parts = document.setdefault("components", {})
             parts["securitySchemes"] = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
-            parts.setdefault("schemas", {})["Problem"] = schemas.Problem.model_json_schema()
+            for shape in (schemas.Problem, schemas.NewInteraction, schemas.NewInteractions):
+                schema = shape.model_json_schema(ref_template="#/components/schemas/{model}")
+                schema.pop("$defs", None)
+                parts.setdefault("schemas", {})[shape.__name__] = schema
             parts["schemas"].pop("HTTPValidationError", None)
             parts["schemas"].pop("ValidationError", None)
             document["security"] = [{"key": []}]
-        schema = app.openapi_schema
-        assert schema is not None
-        return schema
+        assert app.openapi_schema is not None
+        return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]

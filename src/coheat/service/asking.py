@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from fastapi import Path, Query, Request
@@ -14,10 +14,12 @@ from starlette.responses import Response
 from coheat.errors import DataError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import Recommender
-from coheat.service.schemas import MAX_ID, MAX_K
+from coheat.service.schemas import MAX_ID, MAX_K, MAX_ROWS
 from coheat.service.state import State
 
 T = TypeVar("T")
+MAX_SEARCH = 100
+LAST = (1 << 63) - 1
 
 
 def _decoded(sent: str) -> str:
@@ -36,7 +38,9 @@ QueryId = Annotated[str, Query(min_length=1, max_length=MAX_ID)]
 QueryK = Annotated[int, Query(ge=1, le=MAX_K)]
 Search = Annotated[str, Query(max_length=MAX_ID, description="Part of the id; upper or lower case.")]
 Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=100)]
+Limit = Annotated[int, Query(ge=1, le=MAX_SEARCH)]
+After = Annotated[int, Query(ge=0, le=LAST, description="The `next` of the page before.")]
+PageLimit = Annotated[int, Query(ge=1, le=MAX_ROWS)]
 
 
 def state_of(request: Request) -> State:
@@ -48,6 +52,21 @@ def answer(document: Any, status: int = 200, headers: dict[str, str] | None = No
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
     return Response(text.encode(), status, headers, "application/json")
+
+
+class Numbered(Protocol):
+    """What was written has a place in the order of writing."""
+
+    @property
+    def sequence(self) -> int: ...
+
+
+N = TypeVar("N", bound=Numbered)
+
+
+def page_of(found: list[N], limit: int) -> tuple[list[N], int | None]:
+    """One page of rows of which one more was asked for, and after which number the next page begins."""
+    return found[:limit], found[limit - 1].sequence if len(found) > limit else None
 
 
 def known_bundles(model: Recommender, names: Sequence[str]) -> tuple[list[str], str | None]:

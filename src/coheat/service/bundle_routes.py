@@ -10,9 +10,22 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from coheat.errors import DataError
 from coheat.recommender import Recommender, SimilarBundle
-from coheat.service import explorer, schemas
-from coheat.service.asking import Limit, Offset, PathId, QueryK, Search, answer, asked, state_of
+from coheat.service import explorer, schemas, times
+from coheat.service.asking import (
+    MAX_SEARCH,
+    After,
+    Offset,
+    PageLimit,
+    PathId,
+    QueryK,
+    Search,
+    answer,
+    asked,
+    page_of,
+    state_of,
+)
 from coheat.service.problems import responses
 from coheat.service.state import Written, require_bundle
 
@@ -32,9 +45,28 @@ IdempotencyKey = Annotated[
 ]
 
 
-@router.get("/bundles", response_model=schemas.BundlePage, responses=responses(), tags=["bundles"])
-async def bundles(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
-    """Search bundles by their id."""
+@router.get(
+    "/bundles",
+    response_model=schemas.BundlePage | schemas.PublishedPage,
+    responses=responses(),
+    tags=["bundles"],
+    summary="Search bundles, or page through those that were written since training",
+)
+async def bundles(
+    request: Request,
+    query: Search = "",
+    offset: Offset = 0,
+    limit: PageLimit = 20,
+    after: After | None = None,
+) -> Response:
+    """By a part of the id; with `after` (0 at first, then `next` of the page before) instead: those that
+    were written to the service, oldest first, with their items."""
+    if after is not None:
+        if query or offset:
+            raise DataError("`after` pages through what was written; it goes with `limit` alone")
+        return await _published(request, after, limit)
+    if limit > MAX_SEARCH:
+        raise DataError(f"query.limit: a page of a search has {MAX_SEARCH} rows at most")
 
     def page(model: Recommender) -> dict[str, Any]:
         names, following = explorer.search(model.bundle_ids, query, offset, limit)
@@ -42,6 +74,21 @@ async def bundles(request: Request, query: Search = "", offset: Offset = 0, limi
         return {"bundles": rows, "next_offset": following}
 
     return answer(await state_of(request).ask(page))
+
+
+async def _published(request: Request, after: int, limit: int) -> Response:
+    found = await state_of(request).read(lambda records: list(records.bundles(after, limit=limit + 1)))
+    rows, following = page_of(found, limit)
+    documents = [
+        {
+            "sequence": row.sequence,
+            "bundle_id": row.bundle_id,
+            "item_ids": None if row.item_ids is None else list(row.item_ids),
+            "published_at": times.written(row.born_at) if row.created_on else None,
+        }
+        for row in rows
+    ]
+    return answer({"bundles": documents, "next": following})
 
 
 def _row(model: Recommender, name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Limits:
     body_bytes: int = MAX_BODY
     body_seconds: float = 10.0
     """For the whole body."""
-    all_bodies_bytes: int = 64 * MAX_BODY
+    all_bodies_bytes: int = 16 * MAX_BODY
     """Of all bodies that are arriving."""
     head_seconds: float = 10.0
     answer_seconds: float = 30.0

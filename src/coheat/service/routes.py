@@ -12,8 +12,8 @@ from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
-from coheat.recommender import Explanation, Recommender, Recorded
-from coheat.service import bundle_routes, explorer, schemas
+from coheat.recommender import Explanation, Recommender
+from coheat.service import bundle_routes, explorer, interaction_routes, schemas
 from coheat.service.asking import (
     Limit,
     Offset,
@@ -25,8 +25,9 @@ from coheat.service.asking import (
     known_bundles,
     state_of,
 )
+from coheat.service.lists import Asker, UserList, Wanted
 from coheat.service.problems import responses
-from coheat.service.state import Asker, State, UserList, Wanted, require_bundle, require_user
+from coheat.service.state import State, require_bundle, require_user
 
 router = APIRouter(prefix="/v1")
 
@@ -106,9 +107,10 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
 
 
 router.include_router(bundle_routes.router)
+router.include_router(interaction_routes.router)
 
 
-# --- users, items, interactions -----------------------------------------------------------------
+# --- users and items ----------------------------------------------------------------------------
 
 
 @router.get("/users", response_model=schemas.UserPage, responses=responses(), tags=["users and items"])
@@ -139,25 +141,6 @@ async def items(request: Request, query: Search = "", offset: Offset = 0, limit:
         lambda model: explorer.search(model.item_ids, query, offset, limit)
     )
     return answer({"items": [{"item_id": name} for name in names], "next_offset": following})
-
-
-@router.post(
-    "/interactions",
-    status_code=201,
-    response_model=Recorded,
-    responses={
-        200: {"model": Recorded, "description": "It was known already; nothing changed."},
-        **responses(404),
-    },
-    tags=["users and items"],
-    summary="A user took a bundle",
-)
-async def record(request: Request, interaction: schemas.NewInteraction) -> Response:
-    """The bundle leaves this user's lists, and where popularity decides how far history counts, it counts
-    more for everybody. A user who was not in training may be named: what is recorded is what the lists are
-    made from."""
-    found = await state_of(request).record(interaction.user_id, interaction.bundle_id)
-    return answer(asdict(found), 201 if found.counted else 200)
 
 
 # --- the model ----------------------------------------------------------------------------------

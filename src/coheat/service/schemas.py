@@ -5,20 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from coheat.recommender import BundleInfo, SimilarBundle
+from coheat.recommender import BundleInfo, Recorded, SimilarBundle
+from coheat.service import store, times
 
 MAX_ID = 1_000
 MAX_LIST = 1_000
 MAX_K = 1_000
-MAX_BODY = 1 << 20
+MAX_ROWS = 10_000
+"""Interactions in one request, or on one page."""
+MAX_BODY = 4 << 20
 """Bytes of a request's body."""
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 ItemIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_LIST)]
 Ids = Annotated[list[Id], Field(max_length=MAX_LIST)]
 K = Annotated[int, Field(ge=1, le=MAX_K)]
+Time = Annotated[
+    float | str,
+    AfterValidator(times.seconds_of),
+    Field(description="ISO 8601 (UTC where no zone is given), or Unix seconds."),
+]
 
 
 class Input(BaseModel):
@@ -50,11 +58,77 @@ class BundleItems(Input):
 
 
 class NewInteraction(Input):
-    """A user took a bundle."""
+    """A user was shown a bundle, clicked on it, or took it; now, where no time is given."""
 
     user_id: Id
     bundle_id: Id
-    model_config = example(user_id="ann", bundle_id="summer")
+    kind: store.Kind = "took"
+    timestamp: Time | None = None
+    recommendation_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    model_config = example(user_id="ann", bundle_id="summer", kind="took", timestamp="2024-05-01T12:00:00Z")
+
+    def stored(self) -> store.NewInteraction:
+        """As the store takes it."""
+        at = None if self.timestamp is None else float(self.timestamp)
+        return store.NewInteraction(self.user_id, self.bundle_id, self.kind, at, self.recommendation_id or "")
+
+
+class NewInteractions(Input):
+    """Many of them; all are recorded, or none."""
+
+    interactions: Annotated[list[NewInteraction], Field(min_length=1, max_length=MAX_ROWS)]
+    model_config = example(interactions=[{"user_id": "ann", "bundle_id": "summer", "kind": "shown"}])
+
+
+@dataclass(frozen=True)
+class RecordedInteraction(Recorded):
+    """What recording one interaction came to."""
+
+    kind: store.Kind
+
+
+class RecordedInteractions(BaseModel):
+    """What recording many came to: `recorded` were not known before, `counted` were positive and new to the
+    model."""
+
+    received: int
+    recorded: int
+    counted: int
+    model_config = example(received=1000, recorded=998, counted=120)
+
+
+class WithdrawnInteractions(BaseModel):
+    """How many interactions were taken back."""
+
+    withdrawn: int
+    model_config = example(withdrawn=1)
+
+
+class Interaction(BaseModel):
+    """What happened between a user and a bundle; `sequence` is its place in the order of writing."""
+
+    sequence: int
+    user_id: str
+    bundle_id: str
+    kind: store.Kind
+    timestamp: str
+    recommendation_id: str | None
+
+
+class InteractionPage(BaseModel):
+    """Some of the interactions, oldest first; `next` is what `after` is for the next page, or null."""
+
+    interactions: list[Interaction]
+    next: int | None
+    model_config = example(
+        interactions=[
+            {
+                "sequence": 17, "user_id": "ann", "bundle_id": "summer", "kind": "took",
+                "timestamp": "2024-05-01T12:00:00Z", "recommendation_id": None,
+            }
+        ],
+        next=None,
+    )  # fmt: skip
 
 
 class Preview(Input):
@@ -126,6 +200,34 @@ class BundlePage(BaseModel):
     model_config = example(
         bundles=[{"bundle_id": "summer", "size": 3, "popularity": 0, "is_new": True}], next_offset=None
     )
+
+
+class PublishedBundle(BaseModel):
+    """A bundle as it was last written since training: its items, or null where it was removed.
+
+    `published_at` is null for one that was in training, and was removed or given other items.
+    """
+
+    sequence: int
+    bundle_id: str
+    item_ids: list[str] | None
+    published_at: str | None
+
+
+class PublishedPage(BaseModel):
+    """Some of the bundles that were written, oldest first; `next` as in a page of interactions."""
+
+    bundles: list[PublishedBundle]
+    next: int | None
+    model_config = example(
+        bundles=[
+            {
+                "sequence": 3, "bundle_id": "summer", "item_ids": ["tent", "lamp", "stove"],
+                "published_at": "2024-05-01T12:00:00Z",
+            }
+        ],
+        next=None,
+    )  # fmt: skip
 
 
 class UserRow(BaseModel):

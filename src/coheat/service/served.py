@@ -17,7 +17,7 @@ import numpy as np
 
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
-from coheat.service.store import BundleChange, Store
+from coheat.service.store import TOOK, BundleChange, Kind, Records
 from coheat.storage import read_json
 
 log = logging.getLogger("coheat.service")
@@ -39,6 +39,8 @@ class LoadedModel:
     description: dict[str, Any]
     loaded_at: str
     generation: int
+    positive: frozenset[Kind] = TOOK
+    """Kinds of interactions that hide a bundle from the user and count in its popularity."""
     sequence: int = 0
     unknown_items: dict[str, list[str]] = field(default_factory=dict)
     """By bundle: the items it was written with that this model does not know."""
@@ -54,20 +56,22 @@ class LoadedModel:
         """How much was written that this model cannot place."""
         return len(self.waiting_bundles) + self.waiting_interactions.total()
 
-    def replay(self, store: Store) -> None:
+    def replay(self, store: Records) -> None:
         """Make all changes that were written after `sequence`.
 
         In several steps it comes to the same as in one. Where it would not, it raises `Outdated`: since the
         last step, while another model served, a bundle of the model's training was removed and made anew, or
-        a bundle got items that this model does not know.
+        a bundle got items that this model does not know; or interactions were taken back.
         """
         # The number first: what is written while we read is left for the next step.
         until = store.last_sequence()
+        if self.sequence and store.last_withdrawal() > self.sequence:
+            raise Outdated
         changes = {change.bundle_id: change for change in store.bundles(self.sequence, until)}
         late = self._replay_bundles(changes)
         self._replay_interactions(store, until)
         for name in late:
-            self.recall(name, store.takers(name))
+            self.recall(name, store.takers(name, self.positive))
         self.sequence = until
 
     def reached(self, sequence: int) -> None:
@@ -121,7 +125,7 @@ class LoadedModel:
 
     def _is_another(self, change: BundleChange) -> bool:
         """Whether a bundle that we have is one of the same name that is gone."""
-        if change.created_on == self.fingerprint:  # it was removed from this model, then made anew
+        if self._was_here(change):  # it was removed from this model, then made anew
             return change.born > self.sequence
         if self.sequence == 0 or change.born <= self.sequence:  # trained with it, or gave it a place already
             return False
@@ -130,8 +134,12 @@ class LoadedModel:
         return True
 
     def _check_current(self, name: str, change: BundleChange) -> None:
-        if name in self._withdrawn and change.created_on != self.fingerprint:
+        if name in self._withdrawn and not self._was_here(change):
             raise Outdated
+
+    def _was_here(self, change: BundleChange) -> bool:
+        """Whether this model served when a bundle was made."""
+        return self.fingerprint in (change.created_on or "").split()
 
     def _place(self, bundles: dict[str, tuple[str, ...]], replacing: bool) -> None:
         """Add or replace those that can be placed; the others wait."""
@@ -159,14 +167,14 @@ class LoadedModel:
         if items:
             self.unknown_items[name] = items
 
-    def _replay_interactions(self, store: Store, until: int) -> None:
+    def _replay_interactions(self, store: Records, until: int) -> None:
         """In one pass, bundle by bundle: one that was taken a thousand times is weighed once.
 
         Ids are kept once each, pairs as two columns of numbers: there may be millions of them.
         """
         users, bundles = Codes(), Codes()
         takers, taken = array("i"), array("i")
-        for pairs in store.pairs(self.sequence, until):
+        for pairs in store.pairs(self.sequence, until, self.positive):
             takers.extend(users[user_id] for user_id, _ in pairs)
             taken.extend(bundles[bundle_id] for _, bundle_id in pairs)
         columns = np.frombuffer(takers, dtype=np.int32), np.frombuffer(taken, dtype=np.int32)
@@ -204,14 +212,21 @@ class Codes(dict[str, int]):
         return len(self) - 1
 
 
-def load(run: Path, generation: int, knobs: Mapping[str, float] | None = None) -> LoadedModel:
+def load(
+    run: Path,
+    generation: int,
+    knobs: Mapping[str, float] | None = None,
+    positive: frozenset[Kind] = TOOK,
+) -> LoadedModel:
     """Load a run's model and check it; what was written since is not in it yet (see `LoadedModel.replay`).
 
     `knobs` are turned as they are named (see `Recommender.load`). Whatever reading a strange file
     raises becomes an `ArtifactError`: a service must not end by it.
     """
     try:
-        return _load(run, generation, knobs)
+        loaded = _load(run, generation, knobs)
+        loaded.positive = positive
+        return loaded
     except CoheatError:
         raise
     except Exception as error:

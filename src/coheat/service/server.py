@@ -28,6 +28,7 @@ from coheat.service.logs import logging_to
 from coheat.service.metrics import Metrics
 from coheat.service.middleware import is_loopback
 from coheat.service.state import State
+from coheat.service.store import TOOK, Kind
 
 SECONDS_TO_FINISH = 30
 HEAD_BYTES = 1 << 16
@@ -57,6 +58,8 @@ class Options:
     drain: float = 5.0
     knobs: Mapping[str, float] | None = None
     log_ids: bool = False
+    positive: frozenset[Kind] = TOOK
+    """See `create_app`."""
 
 
 Announce = Callable[[str, Path], None]
@@ -79,6 +82,7 @@ def run_server(run: Path, state_directory: Path, options: Options, announce: Ann
                 knobs=options.knobs,
                 log_ids=options.log_ids,
                 health_port=options.health_port,
+                positive=options.positive,
             )
             state: State = app.state.coheat
             state.metrics.log_dropped.set_function(lambda: log.dropped)

@@ -1,4 +1,4 @@
-"""The SQLite file of the store: its tables, how older files become newer ones, and how damage is noticed.
+"""The SQLite file of the store: its tables, and how damage is noticed.
 
 SQLite notices a broken page, but not a flipped letter, a lost row or a counter that was set back. So every
 row has a checksum, and one row, `state`, counts the others and holds the latest sequence number.
@@ -9,8 +9,6 @@ such a file lacks the latest writes, and somebody who copied it alone is told so
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -19,7 +17,9 @@ from pathlib import Path
 
 from coheat.service.store import StoreError
 
-FORMAT = 2
+FORMAT = 3
+OLDER = (1, 2)
+"""Formats that are taken over (see `sqlite_migration.py`)."""
 APPLICATION = 0x636F6865  # "cohe": marks the file as ours
 ADVICE = (
     "restore it from a backup (coheat state restore), or move it away to start without what was written "
@@ -33,19 +33,32 @@ BARE = (
 
 TABLES = """
 CREATE TABLE state (
-    one INTEGER PRIMARY KEY CHECK (one = 1), latest INTEGER NOT NULL, bundles INTEGER NOT NULL,
-    interactions INTEGER NOT NULL, checksum INTEGER NOT NULL, in_use INTEGER NOT NULL
+    one INTEGER PRIMARY KEY CHECK (one = 1), latest INTEGER NOT NULL, withdrawn INTEGER NOT NULL,
+    bundles INTEGER NOT NULL, interactions INTEGER NOT NULL, details INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, in_use INTEGER NOT NULL
 );
 CREATE TABLE bundles (
-    bundle_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL UNIQUE, born INTEGER NOT NULL, item_ids TEXT,
-    created_on TEXT, request TEXT, written_at REAL NOT NULL, checksum INTEGER NOT NULL
+    bundle_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL UNIQUE, born INTEGER NOT NULL,
+    born_at REAL NOT NULL, item_ids TEXT, created_on TEXT, request TEXT, written_at REAL NOT NULL,
+    checksum INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE interactions (
-    sequence INTEGER PRIMARY KEY, user_id TEXT NOT NULL, bundle_id TEXT NOT NULL,
-    written_at REAL NOT NULL, checksum INTEGER NOT NULL
+    sequence INTEGER PRIMARY KEY, user_id TEXT NOT NULL, bundle_id TEXT NOT NULL, kind TEXT NOT NULL,
+    happened_at REAL NOT NULL, recommendation_id TEXT NOT NULL, written_at REAL NOT NULL,
+    checksum INTEGER NOT NULL
 );
-CREATE UNIQUE INDEX interactions_by_bundle ON interactions (bundle_id, user_id);
+CREATE UNIQUE INDEX interactions_by_bundle ON interactions (bundle_id, user_id, kind, recommendation_id);
+CREATE INDEX interactions_by_list ON interactions (recommendation_id, kind) WHERE recommendation_id <> '';
+CREATE TABLE details (
+    subject TEXT NOT NULL, id TEXT NOT NULL, sequence INTEGER NOT NULL UNIQUE, columns TEXT NOT NULL,
+    written_at REAL NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (subject, id)
+) WITHOUT ROWID;
 """
+STATE = "latest, withdrawn, bundles, interactions, details"
+"""Columns of `state` that its checksum is of."""
+BUNDLE = "bundle_id, sequence, born, born_at, item_ids, created_on, request"
+INTERACTION = "sequence, user_id, bundle_id, kind, happened_at, recommendation_id"
+DETAILS = "subject, id, sequence, columns"
 
 TOUCH = "UPDATE state SET in_use = CASE in_use WHEN 1 THEN 2 ELSE 1 END"
 """Marks the file as in use. It changes something every time: what stays the same is not written at all."""
@@ -63,16 +76,21 @@ def log_of(path: Path) -> Path:
 
 def create(connection: sqlite3.Connection) -> None:
     """Make the tables in an empty file, all at once."""
-    with _all_or_nothing(connection):
+    with all_or_nothing(connection):
         for statement in filter(str.strip, TABLES.split(";")):
             connection.execute(statement)
-        connection.execute("INSERT INTO state VALUES (1, 0, 0, 0, ?, 0)", (checksum(0, 0, 0),))
+        counts = 0, 0, 0, 0, 0
+        connection.execute(
+            f"INSERT INTO state ({STATE}, checksum, in_use) VALUES (?, ?, ?, ?, ?, ?, 0)",
+            (*counts, checksum(*counts)),
+        )
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 @contextmanager
-def _all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
+def all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
+    """One transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -94,7 +112,7 @@ def format_of(connection: sqlite3.Connection, path: Path) -> int:
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
         raise StoreError(f"{path}: a database of something else; choose another --state directory")
-    if version not in (1, FORMAT):
+    if version not in (*OLDER, FORMAT):
         raise StoreError(
             f"{path}: format {version}, this version of coheat reads format {FORMAT}; use the version that "
             "wrote it"
@@ -112,79 +130,33 @@ def check_pages(connection: sqlite3.Connection, path: Path, quickly: bool = True
 
 def check_counts(connection: sqlite3.Connection, path: Path) -> None:
     """Whether as many rows are there as were counted, and none is newer than the latest write."""
-    rows = connection.execute("SELECT latest, bundles, interactions, checksum FROM state").fetchall()
+    rows = connection.execute(f"SELECT {STATE}, checksum FROM state").fetchall()
     if len(rows) != 1:
         raise damaged(path, "its counters are missing")
-    latest, bundles, interactions, expected = rows[0]
-    if checksum(latest, bundles, interactions) != expected:
+    *counts, expected = rows[0]
+    if checksum(*counts) != expected:
         raise damaged(path, "its counters are not as written")
-    for table, counted, query in (
-        ("bundles", bundles, "SELECT count(*), max(sequence) FROM bundles"),
-        ("interactions", interactions, "SELECT count(*), max(sequence) FROM interactions"),
-    ):
-        found, newest = connection.execute(query).fetchone()
+    latest, _, *tables = counts
+    for table, counted in zip(("bundles", "interactions", "details"), tables, strict=True):
+        found, newest = connection.execute(f"SELECT count(*), max(sequence) FROM {table}").fetchone()
         if found != counted:
             raise damaged(path, f"{found} {table} instead of {counted}")
         if (newest or 0) > latest:
             raise damaged(path, f"{table} are newer than the latest write, {newest} than {latest}")
 
 
+def check_rows(connection: sqlite3.Connection, path: Path) -> None:
+    """Every row against its checksum."""
+    for *values, expected in connection.execute(f"SELECT {BUNDLE}, checksum FROM bundles"):
+        if checksum(*values) != expected:
+            raise damaged(path, f"the bundle {values[0]!r} is not as written")
+    for *values, expected in connection.execute(f"SELECT {INTERACTION}, checksum FROM interactions"):
+        if checksum(*values) != expected:
+            raise damaged(path, f"the interaction with bundle {values[2]!r} is not as written")
+    for *values, expected in connection.execute(f"SELECT {DETAILS}, checksum FROM details"):
+        if checksum(*values) != expected:
+            raise damaged(path, f"the columns of the {values[0]} {values[1]!r} are not as written")
+
+
 def damaged(path: Path, how: str) -> StoreError:
     return StoreError(f"{path}: damaged ({how}); {ADVICE}")
-
-
-# --- older formats ------------------------------------------------------------------------------
-
-
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """From format 1, all at once; a copy of the old file stays beside it."""
-    old = path.with_name(f"{path.stem}.format-1{path.suffix}")
-    if not old.exists():
-        part = old.with_name(f".{old.name}.part")
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)
-        kept = sqlite3.connect(part)
-        try:
-            connection.backup(kept)
-        finally:
-            kept.close()
-        part.replace(old)
-    with _all_or_nothing(connection):
-        _from_format_1(connection, path)
-
-
-def _from_format_1(connection: sqlite3.Connection, path: Path) -> None:
-    run = connection.execute
-    for table in ("bundles", "interactions"):
-        run(f"ALTER TABLE {table} RENAME TO old_{table}")
-    run("DROP INDEX interactions_by_bundle")
-    for statement in filter(str.strip, TABLES.split(";")):
-        run(statement)
-    first = dict(run("SELECT bundle_id, min(sequence) FROM old_interactions GROUP BY bundle_id"))
-    n_bundles = n_interactions = newest = 0
-    for name, sequence, items, created_on, at, old in run("SELECT * FROM old_bundles"):
-        if old != _checksum_1(name, sequence, items, created_on):
-            raise damaged(path, f"the bundle {name!r} is not as written")
-        # When it was made was not written down; before everything that is known of it will do.
-        born = min(sequence, first.get(name, sequence)) if created_on or items is None else 0
-        values = name, sequence, born, items, created_on, None
-        run("INSERT INTO bundles VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*values, at, checksum(*values)))
-        n_bundles, newest = n_bundles + 1, max(newest, sequence)
-    for user, bundle, sequence, at, old in run("SELECT * FROM old_interactions"):
-        if old != _checksum_1(user, bundle, sequence):
-            raise damaged(path, f"the interaction with bundle {bundle!r} is not as written")
-        pair = sequence, user, bundle
-        run("INSERT INTO interactions VALUES (?, ?, ?, ?, ?)", (*pair, at, checksum(*pair)))
-        n_interactions, newest = n_interactions + 1, max(newest, sequence)
-    [latest] = run("SELECT latest FROM sequence").fetchone()
-    if latest < newest:
-        raise damaged(path, f"rows are newer than the latest write, {newest} than {latest}")
-    counts = latest, n_bundles, n_interactions
-    run("INSERT INTO state VALUES (1, ?, ?, ?, ?, 0)", (*counts, checksum(*counts)))
-    for table in ("old_bundles", "old_interactions", "sequence"):
-        run(f"DROP TABLE {table}")
-    run(f"PRAGMA user_version = {FORMAT}")
-
-
-def _checksum_1(*values: object) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]

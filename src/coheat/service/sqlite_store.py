@@ -1,7 +1,6 @@
 """The store in one SQLite file: write-ahead log, synchronous FULL; a write is on the disk when it returns.
 
-One connection writes; another reads beside it, in short steps, so that reading millions of rows makes no
-writer wait.
+One connection writes; another reads beside it (see `sqlite_reader.py`).
 """
 
 from __future__ import annotations
@@ -14,34 +13,40 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from zlib import crc32
 
 from coheat.service import sqlite_format as form
-from coheat.service.sqlite_format import ADVICE, checksum, damaged
-from coheat.service.store import NOT_NOW, BundleChange, Interaction, StoreError
+from coheat.service.sqlite_format import checksum
+from coheat.service.sqlite_migration import migrate
+from coheat.service.sqlite_reader import SqliteReader
+from coheat.service.store import (
+    Appended,
+    Interaction,
+    Kind,
+    NewInteraction,
+    StoreError,
+    Withdrawal,
+    Withdrawn,
+)
 
-STEP = 20_000
-"""Rows read at once."""
 LEAST_FREE = 4 << 20
 """Bytes on the disk below which the next writes may fail."""
-LAST = (1 << 63) - 1
-ROW = "SELECT sequence, bundle_id, item_ids, created_on, born, request, checksum FROM bundles"
+Identity = tuple[str, str, Kind, str]
+"""Of an interaction: user, bundle, kind, list."""
 
 
-class SqliteStore:
+class SqliteStore(SqliteReader):
     """`Store` in one SQLite file. Opening checks it; a damaged one is refused, never overwritten."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self.path, self.clock = path, clock
-        self._writer, self._reader = threading.Lock(), threading.Lock()
+        self._writer = threading.Lock()
         self._failed = False
         with self._explained("opened"):
             had_log = _prepare_file(path)
             self._connection = self._connect()
             try:
                 self._open(had_log)
-                self._reading = self._connect()
+                super().__init__(path, self._connect())
                 self._reading.execute("PRAGMA query_only = ON")
             except BaseException:
                 self._connection.close()
@@ -60,7 +65,7 @@ class SqliteStore:
         version = form.format_of(self._connection, self.path)
         form.check_pages(self._connection, self.path)
         if version != form.FORMAT:
-            form.migrate(self._connection, self.path)
+            migrate(self._connection, self.path, version)
         if not had_log and run("SELECT in_use FROM state").fetchone() in ((1,), (2,)):
             raise self._bare()
         run("PRAGMA journal_mode = WAL")
@@ -81,10 +86,13 @@ class SqliteStore:
         items = json.dumps(list(item_ids), ensure_ascii=False)
         with self._writing() as sequence:
             there = self._stored(self._connection, bundle_id)
-            born = sequence if created_on else 0
+            now = self.clock()
+            born, born_at = (sequence, now) if created_on else (0, 0.0)
             if there is not None and there.item_ids is not None:
-                born, created_on, request = there.born, there.created_on, there.request
-            self._write_bundle((bundle_id, sequence, born, items, created_on, request), there is None)
+                born, born_at = there.born, there.born_at
+                created_on, request = there.created_on, there.request
+            values = bundle_id, sequence, born, born_at, items, created_on, request
+            self._write_bundle(values, now, there is None)
             return sequence
 
     def remove_bundle(self, bundle_id: str) -> int:
@@ -92,92 +100,96 @@ class SqliteStore:
             gone = self._connection.execute("DELETE FROM interactions WHERE bundle_id = ?", (bundle_id,))
             self._connection.execute("UPDATE state SET interactions = interactions - ?", (gone.rowcount,))
             is_first = self._stored(self._connection, bundle_id) is None
-            self._write_bundle((bundle_id, sequence, sequence, None, None, None), is_first)
+            values = bundle_id, sequence, sequence, 0.0, None, None, None
+            self._write_bundle(values, self.clock(), is_first)
             return sequence
 
-    def _write_bundle(self, values: tuple[object, ...], is_first: bool) -> None:
+    def _write_bundle(self, values: tuple[object, ...], now: float, is_first: bool) -> None:
+        columns = f"{form.BUNDLE}, written_at, checksum"
+        taken_over = ", ".join(f"{name} = excluded.{name}" for name in columns.split(", "))
         self._connection.execute(
-            "INSERT INTO bundles VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (bundle_id) DO UPDATE SET "
-            "sequence = excluded.sequence, born = excluded.born, item_ids = excluded.item_ids, "
-            "created_on = excluded.created_on, request = excluded.request, "
-            "written_at = excluded.written_at, checksum = excluded.checksum",
-            (*values, self.clock(), checksum(*values)),
+            f"INSERT INTO bundles ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            f"ON CONFLICT (bundle_id) DO UPDATE SET {taken_over}",
+            (*values, now, checksum(*values)),
         )
         if is_first:
             self._connection.execute("UPDATE state SET bundles = bundles + 1")
 
-    def add_interaction(self, user_id: str, bundle_id: str) -> int:
-        known = self._read(
-            "SELECT sequence FROM interactions WHERE bundle_id = ? AND user_id = ?", bundle_id, user_id
-        )
-        if known:
-            return int(known[0][0])
-        with self._writing() as sequence:
-            values = sequence, user_id, bundle_id
+    def add_interactions(self, interactions: Sequence[NewInteraction]) -> Appended:
+        now = self.clock()
+        pending: dict[Identity, tuple[int | None, float]] = {}
+        is_new = []
+        for one in interactions:
+            at = round(float(now if one.timestamp is None else one.timestamp), 3)
+            identity = one.user_id, one.bundle_id, one.kind, one.recommendation_id
+            known = pending[identity] if identity in pending else self._known(identity)
+            is_new.append(known is None)
+            if known is None:
+                pending[identity] = None, at
+            elif one.kind != "took" and at > known[1]:
+                pending[identity] = known[0], at
+        if not pending:
+            return Appended(self.last_sequence(), is_new)
+        with self._writing(sum(is_new)) as latest:
+            sequence = latest - sum(is_new)
+            for identity, (place, at) in pending.items():
+                sequence += place is None
+                self._write_interaction(sequence, place, identity, at, now)
+            self._connection.execute("UPDATE state SET interactions = interactions + ?", (sum(is_new),))
+            return Appended(latest, is_new)
+
+    def _known(self, identity: Identity) -> tuple[int, float] | None:
+        """Sequence number and time of an interaction that is there."""
+        user_id, bundle_id, kind, found_in = identity
+        found = self._read(
+            "SELECT sequence, happened_at FROM interactions "
+            "WHERE bundle_id = ? AND user_id = ? AND kind = ? AND recommendation_id = ?",
+            bundle_id, user_id, kind, found_in,
+        )  # fmt: skip
+        return found[0] if found else None
+
+    def _write_interaction(
+        self, sequence: int, place: int | None, identity: Identity, at: float, now: float
+    ) -> None:
+        """With a new number; or in its place, where it is there already."""
+        user_id, bundle_id, kind, found_in = identity
+        values = sequence if place is None else place, user_id, bundle_id, kind, at, found_in
+        if place is None:
             self._connection.execute(
-                "INSERT INTO interactions VALUES (?, ?, ?, ?, ?)", (*values, self.clock(), checksum(*values))
+                f"INSERT INTO interactions ({form.INTERACTION}, written_at, checksum) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, now, checksum(*values)),
             )
-            self._connection.execute("UPDATE state SET interactions = interactions + 1")
-            return sequence
+        else:
+            self._connection.execute(
+                "UPDATE interactions SET happened_at = ?, written_at = ?, checksum = ? WHERE sequence = ?",
+                (at, now, checksum(*values), place),
+            )
 
-    # --- reading --------------------------------------------------------------------------------
+    def remove_interactions(self, withdrawals: Sequence[Withdrawal]) -> Withdrawn:
+        found = {row.sequence: row for one in withdrawals for row in self._matching(one)}
+        if not found:
+            return Withdrawn(self.last_sequence(), [])
+        with self._writing() as latest:
+            self._connection.executemany(
+                "DELETE FROM interactions WHERE sequence = ?", [(sequence,) for sequence in found]
+            )
+            self._connection.execute(
+                "UPDATE state SET interactions = interactions - ?, withdrawn = ?", (len(found), latest)
+            )
+            return Withdrawn(latest, [found[sequence] for sequence in sorted(found)])
 
-    def bundles(self, after: int = 0, until: int | None = None) -> Iterator[BundleChange]:
-        for rows in self._steps(ROW, after, until):
-            for row in rows:
-                yield self._change(row)
-
-    def interactions(self, after: int = 0, until: int | None = None) -> Iterator[Interaction]:
-        for rows in self._interactions(after, until):
-            for sequence, user_id, bundle_id, _ in rows:
-                yield Interaction(sequence, user_id, bundle_id)
-
-    def pairs(self, after: int = 0, until: int | None = None) -> Iterator[list[tuple[str, str]]]:
-        for rows in self._interactions(after, until):
-            yield [(user_id, bundle_id) for _, user_id, bundle_id, _ in rows]
-
-    def _interactions(self, after: int, until: int | None) -> Iterator[list[Any]]:
-        query = "SELECT sequence, user_id, bundle_id, checksum FROM interactions"
-        for rows in self._steps(query, after, until):
-            for sequence, user_id, bundle_id, expected in rows:
-                # As `checksum` does it, written out: there may be millions of rows.
-                if crc32(f"{sequence}\0{user_id}\0{bundle_id}".encode("utf-8", "surrogatepass")) != expected:
-                    raise damaged(self.path, f"the interaction with bundle {bundle_id!r} is not as written")
-            yield rows
-
-    def bundle(self, bundle_id: str) -> BundleChange | None:
-        with self._reader, self._explained("read"):
-            return self._stored(self._reading, bundle_id)
-
-    def takers(self, bundle_id: str) -> list[str]:
-        query = "SELECT user_id FROM interactions WHERE bundle_id = ? ORDER BY sequence"
-        return [user_id for (user_id,) in self._read(query, bundle_id)]
-
-    def last_sequence(self) -> int:
-        return int(self._read("SELECT latest FROM state")[0][0])
-
-    def _steps(self, query: str, after: int, until: int | None) -> Iterator[list[Any]]:
-        """The rows of a table in the order of writing, some at a time; nobody is kept waiting between."""
-        query = f"{query} WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT {STEP}"
-        last = LAST if until is None else until
-        while rows := self._read(query, after, last):
-            yield rows
-            after = rows[-1][0]
-
-    def _read(self, query: str, *values: int | str) -> list[Any]:
-        with self._reader, self._explained("read"):
-            return self._reading.execute(query, values).fetchall()
-
-    def _stored(self, connection: sqlite3.Connection, bundle_id: str) -> BundleChange | None:
-        row = connection.execute(f"{ROW} WHERE bundle_id = ?", (bundle_id,)).fetchone()
-        return None if row is None else self._change(row)
-
-    def _change(self, row: tuple[Any, ...]) -> BundleChange:
-        sequence, bundle_id, items, created_on, born, request, expected = row
-        if checksum(bundle_id, sequence, born, items, created_on, request) != expected:
-            raise damaged(self.path, f"the bundle {bundle_id!r} is not as written")
-        item_ids = None if items is None else tuple(json.loads(items))
-        return BundleChange(sequence, bundle_id, item_ids, created_on, born, request)
+    def _matching(self, one: Withdrawal) -> list[Interaction]:
+        wanted = {
+            "bundle_id": one.bundle_id,
+            "user_id": one.user_id,
+            "kind": one.kind,
+            "recommendation_id": one.recommendation_id,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        condition = " AND ".join(f"{column} = ?" for column in given)
+        query = f"SELECT {form.INTERACTION} FROM interactions WHERE {condition}"
+        return [Interaction(*row) for row in self._read(query, *given.values())]
 
     # --- the file -------------------------------------------------------------------------------
 
@@ -187,7 +199,7 @@ class SqliteStore:
         if free.f_bavail * free.f_frsize < LEAST_FREE:
             raise StoreError(f"{self.path}: the disk is nearly full; make room", "the disk is nearly full")
         if self._failed:  # whether it would still fail is known by trying only
-            with self._writing(numbered=False):
+            with self._writing(0):
                 self._connection.execute(form.TOUCH)
 
     def close(self) -> None:
@@ -205,14 +217,15 @@ class SqliteStore:
                     form.log_of(self.path).touch(mode=0o600)
 
     @contextlib.contextmanager
-    def _writing(self, numbered: bool = True) -> Iterator[int]:
-        """One durable transaction with the next sequence number; all of it happens, or nothing."""
+    def _writing(self, numbers: int = 1) -> Iterator[int]:
+        """One durable transaction with the next sequence numbers, of which it gives the last; all of it
+        happens, or nothing."""
         with self._writer, self._explained("written"):
             try:
                 self._files.check()
-                with self._transaction():
+                with form.all_or_nothing(self._connection):
                     [sequence] = self._connection.execute(
-                        "UPDATE state SET latest = latest + ? RETURNING latest", (int(numbered),)
+                        "UPDATE state SET latest = latest + ? RETURNING latest", (numbers,)
                     ).fetchone()
                     yield sequence
                     self._sum_up()
@@ -233,38 +246,9 @@ class SqliteStore:
             error.is_uncertain = True
             raise
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-
     def _sum_up(self) -> None:
-        counts = self._connection.execute("SELECT latest, bundles, interactions FROM state").fetchone()
+        counts = self._connection.execute(f"SELECT {form.STATE} FROM state").fetchone()
         self._connection.execute("UPDATE state SET checksum = ?", (checksum(*counts),))
-
-    @contextlib.contextmanager
-    def _explained(self, verb: str) -> Iterator[None]:
-        """SQLite's and the system's errors as a sentence that names the file and what to do."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "") or ""
-            advice, reason = _advice(name)
-            found = StoreError(f"{self.path}: cannot be {verb} ({error}); {advice}", reason)
-            # It is in the log, but perhaps not on the disk: a restart finds it or not.
-            found.is_uncertain = name.startswith("SQLITE_IOERR") and "FSYNC" in name
-            raise found from error
-        except OSError as error:
-            raise StoreError(
-                f"{self.path}: cannot be {verb} ({error.strerror}); "
-                "the directory must exist and be writable; choose another with --state"
-            ) from error
 
 
 class WatchedFiles:
@@ -323,16 +307,3 @@ def _prepare_file(path: Path) -> bool:
             with contextlib.suppress(PermissionError):
                 file.chmod(0o600)
     return has_log
-
-
-def _advice(name: str) -> tuple[str, str]:
-    """What to do about one of SQLite's errors: for the operator, and for whoever asked."""
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
-        return ADVICE, "the store is damaged; writes are refused until the operator restores it"
-    if name.startswith("SQLITE_IOERR") and "FSYNC" in name:
-        return "see whether the disk fails", "the disk failed while the service ran; it may be written or not"
-    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-        return "make room on the disk; nothing that was acknowledged is lost", NOT_NOW
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return "the directory must exist and be writable; choose another with --state", NOT_NOW
-    return "see whether another program holds it", NOT_NOW

@@ -13,25 +13,35 @@ import contextlib
 import hashlib
 import json
 import logging
-import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.ids import shortened
-from coheat.recommender import BundleInfo, Recommendation, Recommendations, Recommender, Recorded, UserInfo
-from coheat.service import logs
+from coheat.recommender import BundleInfo, Recommender, UserInfo
+from coheat.service import changes, logs
+from coheat.service.lists import Asker, Lists, UserList, Wanted
 from coheat.service.metrics import Metrics
 from coheat.service.served import LoadedModel, Outdated, load, warm_up
-from coheat.service.store import Store, StoreError
+from coheat.service.store import (
+    TOOK,
+    Appended,
+    Kind,
+    NewInteraction,
+    Records,
+    Store,
+    StoreError,
+    Withdrawal,
+    Withdrawn,
+)
 
 log = logging.getLogger("coheat.service")
 T = TypeVar("T")
+W = TypeVar("W", int, Appended, Withdrawn)
 OPTIMISTIC_LOADS = 2
 """How often a model is loaded while writes go on; the next time they wait for it."""
 FEW = 100
@@ -44,34 +54,6 @@ class Conflict(CoheatError):
 
 class PreconditionFailed(CoheatError):
     """What is to be changed is no longer as the one who asks has seen it."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What kind of list is asked for; those of one kind are computed together."""
-
-    k: int
-    candidates: Literal["all", "new"] | tuple[str, ...] = "all"
-    exclude_seen: bool = True
-    exclude: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Asker:
-    """For whom: a user's id, or nobody's, and what they have."""
-
-    user_id: str
-    item_ids: tuple[str, ...] = ()
-    bundle_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class UserList:
-    """One user's list, and why it is short, where it is."""
-
-    source: str
-    rows: list[Recommendation]
-    note: str | None
 
 
 @dataclass(frozen=True)
@@ -89,8 +71,20 @@ class Written:
         return f'"{hashlib.sha256(json.dumps(items).encode()).hexdigest()[:16]}"'
 
 
-ListOrError = UserList | Exception
-Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
+@dataclass(frozen=True)
+class Remembered:
+    """Of each interaction whether it was not there before, and whether the model counted it."""
+
+    is_new: list[bool]
+    counted: list[bool]
+
+
+class UnknownRow(UnknownIdError):
+    """One of several rows names what is not there."""
+
+    def __init__(self, place: int, message: str):
+        super().__init__(message)
+        self.place = place
 
 
 class State:
@@ -103,11 +97,12 @@ class State:
         metrics: Metrics,
         knobs: Mapping[str, float] | None = None,
         log_ids: bool = False,
+        positive: frozenset[Kind] = TOOK,
     ):
         """The model is loaded here; `catch_up` is to be called before it is asked."""
         self.run, self.store, self.metrics, self.knobs = run, store, metrics, knobs
-        self.log_ids = log_ids
-        self.served = load(run, 1, knobs)
+        self.log_ids, self.positive = log_ids, positive
+        self.served = load(run, 1, knobs, positive)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
         self.caught_up = self.ready = self.is_uncertain = False
@@ -115,8 +110,8 @@ class State:
         self._model = ThreadPoolExecutor(1, "model")
         self._disk = ThreadPoolExecutor(1, "disk")
         self._aside = ThreadPoolExecutor(1, "aside")
-        self._waiting: dict[Wanted, Waiting] = {}
-        self._queueing = threading.Lock()  # whoever joins a list must not miss its being taken away
+        self._records = ThreadPoolExecutor(1, "records")
+        self._lists = Lists(lambda: self.served.recommender, self._model)
 
     def catch_up(self) -> None:
         """Bring the model up to date with the store."""
@@ -145,21 +140,7 @@ class State:
 
     async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
         """One user's list, computed together with those of the same kind that wait at that moment."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[UserList] = loop.create_future()
-        with self._queueing:
-            waiting = self._waiting.setdefault(wanted, [])
-            waiting.append((asker, answer))
-            is_first = len(waiting) == 1
-        if is_first:
-            self._model.submit(self._recommend_waiting, loop, wanted)
-        return await answer
-
-    def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, wanted: Wanted) -> None:
-        with self._queueing:
-            waiting = self._waiting.pop(wanted)
-        lists = _lists(self.served.recommender, [asker for asker, _ in waiting], wanted)
-        loop.call_soon_threadsafe(_deliver, waiting, lists)
+        return await self._lists.recommend(asker, wanted)
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -169,7 +150,10 @@ class State:
         async with self.changing:
             if self.is_uncertain:
                 await self._on_disk(self.store.check)
-                await self.ask(lambda _: self.served.replay(self.store))
+                try:
+                    await self.ask(lambda _: self.served.replay(self.store))
+                except Outdated:
+                    self.served = await self._loaded(self.served.generation + 1)
                 self.is_uncertain = False
                 self._count()
             yield
@@ -205,49 +189,32 @@ class State:
             await self._check_match(bundle_id, matching)
             if not self.served.recommender.has_bundle(bundle_id):
                 return await self._add(bundle_id, item_ids)
-            unknown = await self._check(bundle_id, item_ids, replacing=True)
+            await self._check(bundle_id, item_ids, replacing=True)
             sequence = await self._store(
                 lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id
             )
-
-            def change(model: Recommender) -> BundleInfo:
-                model.replace_bundles({bundle_id: item_ids})
-                self.served.waiting_bundles.discard(bundle_id)
-                self.served.note_unknown(bundle_id, unknown)
-                self.served.reached(sequence)
-                return model.bundle(bundle_id)
-
-            return Written(await self.ask(change), unknown, created=False)
+            await self._follow(lambda loaded: changes.put_bundle(loaded, sequence, bundle_id, item_ids, ()))
+            return await self._current(bundle_id)
 
     async def _add(self, bundle_id: str, item_ids: Sequence[str], request: str | None = None) -> Written:
         """A bundle that the model does not have; it may have been written before, and waited since."""
-        unknown = await self._check(bundle_id, item_ids, replacing=False)
+        await self._check(bundle_id, item_ids, replacing=False)
         waited = bundle_id in self.served.waiting_bundles
         made_on = self.served.fingerprint
         sequence = await self._store(
             lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle", bundle_id
         )
-        takers = await self._on_disk(lambda: self.store.takers(bundle_id))
-
-        def change(model: Recommender) -> BundleInfo:
-            model.add_bundles({bundle_id: item_ids})
-            self.served.waiting_bundles.discard(bundle_id)
-            self.served.note_unknown(bundle_id, unknown)
-            self.served.recall(bundle_id, takers)
-            self.served.reached(sequence)
-            return model.bundle(bundle_id)
-
-        added = await self.ask(change)
+        takers = await self._on_disk(lambda: self.store.takers(bundle_id, self.positive))
+        await self._follow(lambda loaded: changes.put_bundle(loaded, sequence, bundle_id, item_ids, takers))
         self.metrics.bundles.inc()
-        return Written(added, unknown, created=not waited)
+        return replace(await self._current(bundle_id), created=not waited)
 
-    async def _check(self, bundle_id: str, item_ids: Sequence[str], replacing: bool) -> list[str]:
-        """The items that the model does not know; an error where it can make nothing of the rest."""
+    async def _check(self, bundle_id: str, item_ids: Sequence[str], replacing: bool) -> None:
+        """Raise where the model can make nothing of these items."""
         try:
-            checked = await self.ask(lambda model: model.check_bundles({bundle_id: item_ids}, replacing))
+            await self.ask(lambda model: model.check_bundles({bundle_id: item_ids}, replacing))
         except UnknownIdError as error:
             raise DataError(str(error)) from None
-        return checked.unknown_items.get(bundle_id, [])
 
     async def _check_match(self, bundle_id: str, matching: str | None) -> None:
         """Raise where somebody asks for a change to what is no longer there (the header If-Match)."""
@@ -281,52 +248,67 @@ class State:
             if bundle_id not in self.served.waiting_bundles:
                 require_bundle(self.served.recommender, bundle_id)
             sequence = await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
-
-            def change(model: Recommender) -> None:
-                self.served.forget(bundle_id)
-                if there:
-                    model.remove_bundles([bundle_id])
-                self.served.reached(sequence)
-
-            await self.ask(change)
+            await self._follow(lambda loaded: changes.remove_bundle(loaded, sequence, bundle_id))
             self.metrics.bundles.dec(int(there))
 
-    async def record(self, user_id: str, bundle_id: str) -> Recorded:
-        """A user took a bundle; again it changes nothing."""
+    async def record(self, interactions: Sequence[NewInteraction]) -> Remembered:
+        """What happened between users and bundles, all of it or nothing; the same again changes nothing."""
         async with self._change():
-            require_bundle(self.served.recommender, bundle_id)
-            sequence = await self._store(
-                lambda: self.store.add_interaction(user_id, bundle_id), "interaction", bundle_id, user_id
+            for place, one in enumerate(interactions):
+                if not self.served.recommender.has_bundle(one.bundle_id):
+                    raise UnknownRow(place, f"unknown bundle id {shortened(one.bundle_id)}")
+            stored = await self._store(
+                lambda: self.store.add_interactions(interactions), "interaction", **_about(interactions)
             )
+            counted = await self._follow(lambda loaded: changes.record(loaded, stored.sequence, interactions))
+            return Remembered(stored.is_new, counted)
 
-            def change(model: Recommender) -> Recorded:
-                recorded = model.record(user_id, bundle_id)
-                self.served.reached(sequence)
-                return recorded
+    async def withdraw(self, withdrawals: Sequence[Withdrawal]) -> int:
+        """Take interactions back, all of them or none; how many there were."""
+        async with self._change():
+            gone = await self._store(
+                lambda: self.store.remove_interactions(withdrawals), "withdrawal", **_about(withdrawals)
+            )
+            pairs = {(one.user_id, one.bundle_id) for one in gone.interactions}
+            remaining = await self._on_disk(
+                lambda: frozenset(pair for pair in pairs if self.store.has_taken(*pair, self.positive))
+            )
+            await self._follow(
+                lambda loaded: changes.withdraw(loaded, gone.sequence, gone.interactions, remaining)
+            )
+            return len(gone.interactions)
 
-            return await self.ask(change)
+    async def read(self, question: Callable[[Records], T]) -> T:
+        """Put a question to the store, beside those who write."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._records, question, self.store)
+
+    async def _follow(self, change: Callable[[LoadedModel], T]) -> T:
+        """Make in the model, on its thread, what is stored already."""
+        return await self.ask(lambda _: change(self.served))
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
         await self._on_disk(self.store.check)
 
-    async def _store(self, write: Callable[[], int], kind: str, bundle_id: str, user_id: str = "") -> int:
+    async def _store(self, write: Callable[[], W], kind: str, bundle_id: str, user_id: str = "") -> W:
         """Write to the disk, and to the log who did it; ids of users only where that is wanted."""
         started = time.perf_counter()
-        about = {"kind": kind, "bundle_id": bundle_id, "key": logs.key_name.get()}
+        about: dict[str, object] = {"kind": kind, "bundle_id": bundle_id, "key": logs.key_name.get()}
         if user_id and self.log_ids:
             about["user_id"] = user_id
         try:
-            sequence = await self._on_disk(write)
+            written = await self._on_disk(write)
         except StoreError as error:
             self.is_uncertain = self.is_uncertain or error.is_uncertain
             self.metrics.failed_writes.labels(kind).inc()
             logs.event("write failed", **about, reason=error.reason)
             raise
+        sequence = written if isinstance(written, int) else written.sequence
         logs.event("write", **about, sequence=sequence)
         self.metrics.write_seconds.observe(time.perf_counter() - started)
         self.metrics.writes.labels(kind).inc()
-        return sequence
+        return written
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
@@ -362,7 +344,7 @@ class State:
 
     async def _loaded(self, generation: int) -> LoadedModel:
         """Loaded and brought up to date, as far as nothing is written meanwhile."""
-        fresh = await self._beside(load, self.run, generation, self.knobs)
+        fresh = await self._beside(load, self.run, generation, self.knobs, self.positive)
         while True:
             before = fresh.sequence
             await self._beside(fresh.replay, self.store)
@@ -379,45 +361,16 @@ class State:
     def close(self) -> None:
         """End the threads, then let go of the store."""
         self.ready = False
-        for threads in (self._aside, self._model, self._disk):
+        for threads in (self._records, self._aside, self._model, self._disk):
             threads.shutdown(wait=True)
         self.store.close()
 
 
-def _lists(recommender: Recommender, askers: Sequence[Asker], wanted: Wanted) -> dict[Asker, ListOrError]:
-    """A list for each asker, or the error that stands in its place.
-
-    Those of whom nothing more is said are computed together; so are the others, under names that nobody in
-    training has: ids are never empty, and these begin with a character that no text holds. Where one of
-    several is refused, each is asked alone.
-    """
-    distinct = list(dict.fromkeys(askers))
-    names = {asker: asker.user_id or f"\udcff{place}" for place, asker in enumerate(distinct)}
-    said = [asker for asker in distinct if asker.item_ids or asker.bundle_ids]
-    shared = Counter(names.values())
-    if any(shared[names[asker]] > 1 for asker in said):
-        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
-    try:
-        found = recommender.recommend(
-            list(names.values()),
-            wanted.k,
-            wanted.candidates,
-            wanted.exclude_seen,
-            wanted.exclude,
-            items={names[asker]: asker.item_ids for asker in said},
-            bundles={names[asker]: asker.bundle_ids for asker in said},
-        )
-    except Exception as error:
-        if len(distinct) == 1 or not said:
-            return dict.fromkeys(distinct, error)
-        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
-    rows: dict[str, list[Recommendation]] = {}
-    for row in found:
-        rows.setdefault(row.user_id, []).append(row)
-    return {
-        asker: UserList(found.sources[name], rows.get(name, []), shortage(found, name, wanted.k))
-        for asker, name in names.items()
-    }
+def _about(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> dict[str, str]:
+    """What the log says of them; of many, that they are many."""
+    if len(rows) == 1:
+        return {"bundle_id": rows[0].bundle_id, "user_id": rows[0].user_id}
+    return {"bundle_id": f"{len(rows)} rows"}
 
 
 def require_bundle(recommender: Recommender, bundle_id: str) -> Recommender:
@@ -434,21 +387,3 @@ def require_user(recommender: Recommender, user_id: str) -> UserInfo:
     if not found.is_known and not found.recorded_ids:
         raise UnknownIdError(f"unknown user id {shortened(user_id)}")
     return found
-
-
-def shortage(found: Recommendations, user_id: str, k: int) -> str | None:
-    """Why a list is shorter than asked for, where it is."""
-    if user_id not in found.short:
-        return None
-    return f"{found.short[user_id]} instead of {k}: there are no more candidates"
-
-
-def _deliver(waiting: Waiting, lists: dict[Asker, ListOrError]) -> None:
-    for asker, answer in waiting:
-        found = lists[asker]
-        if answer.done():  # whoever asked has gone
-            continue
-        if isinstance(found, Exception):
-            answer.set_exception(found)
-        else:
-            answer.set_result(found)

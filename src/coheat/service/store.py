@@ -1,20 +1,25 @@
 """What was written since training, kept so that nothing acknowledged is ever lost: what the service needs.
 
 `Store` is the small interface; `sqlite_store.py` keeps it in one SQLite file. A store holds the net state,
-not a log: for each bundle what it is made of or that it is gone, for each user and bundle that they met. So
+not a log: for each bundle what it is made of or that it is gone, for each user and bundle how they met. So
 it grows with bundles and interactions, never with how often they are rewritten. The order is a counter of
-its own; the clock is written down for people and decides nothing.
+its own; the clock is written down for people and for training, and decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from coheat.errors import CoheatError
 
 NOT_NOW = "the disk does not take it now; nothing was changed"
+Kind: TypeAlias = Literal["shown", "clicked", "took"]
+"""What happened between a user and a bundle."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TOOK: frozenset[Kind] = frozenset({"took"})
+"""What counts as positive where nothing else is said."""
 
 
 class StoreError(CoheatError):
@@ -34,10 +39,10 @@ class StoreError(CoheatError):
 class BundleChange:
     """A bundle as last written: its items, or None where it was removed.
 
-    `created_on` is the fingerprint of the model that served when it was made from nothing, and `born` the
-    sequence number of that write, which later writes of other items leave as it is. A bundle of the model
-    that was given other items has neither: None and 0. `request` names the request that made it, where that
-    one wanted to be repeatable.
+    `created_on` names the models (fingerprints, with blanks between) that served when it was made from
+    nothing, and `born` is the sequence number of that write, `born_at` its time (Unix seconds); later writes
+    of other items leave them as they are. A bundle of the model that was given other items has neither: None
+    and 0. `request` names the request that made it, where that one wanted to be repeatable.
     """
 
     sequence: int
@@ -45,23 +50,114 @@ class BundleChange:
     item_ids: tuple[str, ...] | None
     created_on: str | None
     born: int
+    born_at: float
     request: str | None = None
 
 
 @dataclass(frozen=True)
+class NewInteraction:
+    """What is to be written of a user and a bundle; without a time, at the store's."""
+
+    user_id: str
+    bundle_id: str
+    kind: Kind = "took"
+    timestamp: float | None = None
+    """Unix seconds; thousandths are kept."""
+    recommendation_id: str = ""
+    """The list that it came from, where that is known."""
+
+
+@dataclass(frozen=True)
 class Interaction:
-    """A user took a bundle."""
+    """What happened between a user and a bundle, and when (Unix seconds)."""
 
     sequence: int
     user_id: str
     bundle_id: str
+    kind: Kind
+    timestamp: float
+    recommendation_id: str
 
 
-class Store(Protocol):
-    """Every write returns when its effect is durable.
+@dataclass(frozen=True)
+class Withdrawal:
+    """Which interactions of a user and a bundle are taken back: of one kind or all, of one list or all."""
 
-    Writes may come from any thread, one at a time. Reads may run beside them, and must not make them wait.
-    """
+    user_id: str
+    bundle_id: str
+    kind: Kind | None = None
+    recommendation_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The number of the latest write, and for each interaction whether it was not there before."""
+
+    sequence: int
+    is_new: list[bool]
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """The number of the latest write, and what is gone."""
+
+    sequence: int
+    interactions: list[Interaction]
+
+
+class Records(Protocol):
+    """Reading what was written. Reads may run beside writes, and must not make them wait."""
+
+    def bundles(
+        self, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> Iterator[BundleChange]:
+        """Bundles written after one sequence number and until another, in the order of writing."""
+        ...
+
+    def interactions(
+        self,
+        after: int = 0,
+        until: int | None = None,
+        kinds: Collection[Kind] = KINDS,
+        limit: int | None = None,
+    ) -> Iterator[Interaction]:
+        """Interactions written after one sequence number and until another, in the order of writing."""
+        ...
+
+    def pairs(
+        self, after: int = 0, until: int | None = None, kinds: Collection[Kind] = TOOK
+    ) -> Iterator[list[tuple[str, str]]]:
+        """The same as pairs of user and bundle, many at a time: there may be millions. A pair that met in
+        several ways comes as often."""
+        ...
+
+    def bundle(self, bundle_id: str) -> BundleChange | None:
+        """A bundle as last written, also where it was removed; None where it was never written."""
+        ...
+
+    def takers(self, bundle_id: str, kinds: Collection[Kind] = TOOK) -> list[str]:
+        """Who took a bundle since training, each once, in the order of writing."""
+        ...
+
+    def has_taken(self, user_id: str, bundle_id: str, kinds: Collection[Kind] = TOOK) -> bool:
+        """Whether an interaction of these kinds is there."""
+        ...
+
+    def last_sequence(self) -> int:
+        """The number of the latest write; 0 before the first."""
+        ...
+
+    def last_withdrawal(self) -> int:
+        """The number of the latest write that took interactions back; 0 before the first."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+
+class Store(Records, Protocol):
+    """Every write returns when its effect is durable, and comes from any thread, one at a time."""
 
     def put_bundle(
         self, bundle_id: str, item_ids: Sequence[str], created_on: str | None, request: str | None = None
@@ -76,38 +172,18 @@ class Store(Protocol):
         """Remember that a bundle is gone, and forget who took it."""
         ...
 
-    def add_interaction(self, user_id: str, bundle_id: str) -> int:
-        """Remember that a user took a bundle; doing so again changes nothing."""
+    def add_interactions(self, interactions: Sequence[NewInteraction]) -> Appended:
+        """Remember what happened, all of it or nothing.
+
+        One of the same user, bundle, kind and list is kept once, in the place where it was first written.
+        Again it changes nothing, but that showing and clicking take the later time.
+        """
         ...
 
-    def bundles(self, after: int = 0, until: int | None = None) -> Iterator[BundleChange]:
-        """Bundles written after one sequence number and until another, in the order of writing."""
-        ...
-
-    def interactions(self, after: int = 0, until: int | None = None) -> Iterator[Interaction]:
-        """Interactions written after one sequence number and until another, in the order of writing."""
-        ...
-
-    def pairs(self, after: int = 0, until: int | None = None) -> Iterator[list[tuple[str, str]]]:
-        """The same as pairs of user and bundle, many at a time: there may be millions."""
-        ...
-
-    def bundle(self, bundle_id: str) -> BundleChange | None:
-        """A bundle as last written, also where it was removed; None where it was never written."""
-        ...
-
-    def takers(self, bundle_id: str) -> list[str]:
-        """Who took a bundle since training, in the order of writing."""
-        ...
-
-    def last_sequence(self) -> int:
-        """The number of the latest write; 0 before the first."""
+    def remove_interactions(self, withdrawals: Sequence[Withdrawal]) -> Withdrawn:
+        """Forget interactions, all of them or none; those that are not there are passed over."""
         ...
 
     def check(self) -> None:
         """Raise `StoreError` where the next write would fail for a reason that can be known now."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
         ...

@@ -1,0 +1,64 @@
+"""Changes that are stored already, made in a loaded model: it then is as if it had replayed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+
+from coheat.errors import CoheatError
+from coheat.service.served import LoadedModel
+from coheat.service.store import Interaction, NewInteraction
+
+
+def put_bundle(
+    loaded: LoadedModel, sequence: int, bundle_id: str, item_ids: Sequence[str], takers: Sequence[str]
+) -> None:
+    """A bundle that got other items, or is there only now; then `takers` took it while it waited.
+
+    Where this model knows none of the items, it waits for one that does.
+    """
+    model, was_here = loaded.recommender, loaded.recommender.has_bundle(bundle_id)
+    loaded.reached(sequence)
+    try:
+        found = (model.replace_bundles if was_here else model.add_bundles)({bundle_id: item_ids})
+    except CoheatError:
+        loaded.note_unknown(bundle_id, [])
+        loaded.waiting_bundles.add(bundle_id)
+        return
+    loaded.waiting_bundles.discard(bundle_id)
+    loaded.note_unknown(bundle_id, found.unknown_items.get(bundle_id, []))
+    if not was_here:
+        loaded.recall(bundle_id, takers)
+
+
+def remove_bundle(loaded: LoadedModel, sequence: int, bundle_id: str) -> None:
+    """A bundle that is gone, whether it had a place or waited for one."""
+    loaded.forget(bundle_id)
+    if loaded.recommender.has_bundle(bundle_id):
+        loaded.recommender.remove_bundles([bundle_id])
+    loaded.reached(sequence)
+
+
+def record(loaded: LoadedModel, sequence: int, interactions: Sequence[NewInteraction]) -> list[bool]:
+    """What happened; of each whether it counts, being positive and not known before."""
+    is_positive = [one.kind in loaded.positive for one in interactions]
+    pairs = [(one.user_id, one.bundle_id) for one in compress(interactions, is_positive)]
+    recorded = iter(loaded.recommender.record_many(pairs) if pairs else ())
+    loaded.reached(sequence)
+    return [counts and next(recorded).counted for counts in is_positive]
+
+
+def withdraw(
+    loaded: LoadedModel,
+    sequence: int,
+    interactions: Sequence[Interaction],
+    remaining: frozenset[tuple[str, str]],
+) -> None:
+    """Interactions that are gone; pairs that `remaining` ones hold together stay."""
+    positive = [one for one in interactions if one.kind in loaded.positive]
+    for one in positive:
+        if not loaded.recommender.has_bundle(one.bundle_id):
+            loaded.waiting_interactions[one.bundle_id] -= 1
+    pairs = dict.fromkeys((one.user_id, one.bundle_id) for one in positive)
+    loaded.recommender.withdraw_many(pair for pair in pairs if pair not in remaining)
+    loaded.reached(sequence)

@@ -1,0 +1,126 @@
+"""Lists for those who ask: those asked for while the model computes are computed together next."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Literal
+
+from coheat.recommender import Recommendation, Recommendations, Recommender
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What kind of list is asked for; those of one kind are computed together."""
+
+    k: int
+    candidates: Literal["all", "new"] | tuple[str, ...] = "all"
+    exclude_seen: bool = True
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asker:
+    """For whom: a user's id, or nobody's, and what they have."""
+
+    user_id: str
+    item_ids: tuple[str, ...] = ()
+    bundle_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UserList:
+    """One user's list, and why it is short, where it is."""
+
+    source: str
+    rows: list[Recommendation]
+    note: str | None
+
+
+ListOrError = UserList | Exception
+Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
+
+
+class Lists:
+    """Who waits for which kind of list, and the thread that computes them."""
+
+    def __init__(self, recommender: Callable[[], Recommender], model: Executor):
+        self.recommender, self.model = recommender, model
+        self._waiting: dict[Wanted, Waiting] = {}
+        self._queueing = threading.Lock()  # whoever joins a list must not miss its being taken away
+
+    async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
+        """One user's list, computed together with those of the same kind that wait at that moment."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[UserList] = loop.create_future()
+        with self._queueing:
+            waiting = self._waiting.setdefault(wanted, [])
+            waiting.append((asker, answer))
+            is_first = len(waiting) == 1
+        if is_first:
+            self.model.submit(self._recommend_waiting, loop, wanted)
+        return await answer
+
+    def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, wanted: Wanted) -> None:
+        with self._queueing:
+            waiting = self._waiting.pop(wanted)
+        lists = _lists(self.recommender(), [asker for asker, _ in waiting], wanted)
+        loop.call_soon_threadsafe(_deliver, waiting, lists)
+
+
+def _lists(recommender: Recommender, askers: Sequence[Asker], wanted: Wanted) -> dict[Asker, ListOrError]:
+    """A list for each asker, or the error that stands in its place.
+
+    Those of whom nothing more is said are computed together; so are the others, under names that nobody in
+    training has: ids are never empty, and these begin with a character that no text holds. Where one of
+    several is refused, each is asked alone.
+    """
+    distinct = list(dict.fromkeys(askers))
+    names = {asker: asker.user_id or f"\udcff{place}" for place, asker in enumerate(distinct)}
+    said = [asker for asker in distinct if asker.item_ids or asker.bundle_ids]
+    shared = Counter(names.values())
+    if any(shared[names[asker]] > 1 for asker in said):
+        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
+    try:
+        found = recommender.recommend(
+            list(names.values()),
+            wanted.k,
+            wanted.candidates,
+            wanted.exclude_seen,
+            wanted.exclude,
+            items={names[asker]: asker.item_ids for asker in said},
+            bundles={names[asker]: asker.bundle_ids for asker in said},
+        )
+    except Exception as error:
+        if len(distinct) == 1 or not said:
+            return dict.fromkeys(distinct, error)
+        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
+    rows: dict[str, list[Recommendation]] = {}
+    for row in found:
+        rows.setdefault(row.user_id, []).append(row)
+    return {
+        asker: UserList(found.sources[name], rows.get(name, []), shortage(found, name, wanted.k))
+        for asker, name in names.items()
+    }
+
+
+def shortage(found: Recommendations, user_id: str, k: int) -> str | None:
+    """Why a list is shorter than asked for, where it is."""
+    if user_id not in found.short:
+        return None
+    return f"{found.short[user_id]} instead of {k}: there are no more candidates"
+
+
+def _deliver(waiting: Waiting, lists: dict[Asker, ListOrError]) -> None:
+    for asker, answer in waiting:
+        found = lists[asker]
+        if answer.done():  # whoever asked has gone
+            continue
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)

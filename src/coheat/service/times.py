@@ -1,0 +1,33 @@
+"""Moments on the wire: ISO 8601 or Unix seconds come in, Unix seconds are kept, ISO 8601 goes out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+LATEST = 7_258_118_400.0
+"""The year 2200: beyond it somebody sent milliseconds."""
+
+
+def seconds_of(given: float | str) -> float:
+    """Unix seconds; a text without a zone is UTC. `ValueError` says what is wrong with it."""
+    if isinstance(given, str):
+        try:
+            moment = datetime.fromisoformat(given)
+        except ValueError:
+            raise ValueError(
+                "a time is ISO 8601, such as 2024-05-01T12:00:00Z, or a number of Unix seconds"
+            ) from None
+        try:
+            given = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (OverflowError, ValueError):
+            given = -1.0
+    if not 0 <= given < LATEST:
+        raise ValueError("a time lies between 1970 and 2200; a number means seconds, not milliseconds")
+    return float(given)
+
+
+def written(seconds: float) -> str:
+    """ISO 8601 in UTC, with thousandths where there are any."""
+    moment = datetime.fromtimestamp(round(seconds, 3), UTC)
+    timespec = "milliseconds" if moment.microsecond else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
