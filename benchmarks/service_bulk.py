@@ -3,7 +3,7 @@
     python benchmarks/service_bulk.py
     python benchmarks/service_bulk.py --rows 1000 --times 20 --run runs/youshu
 
-Without --run, a random model of iFashion's size is served. Every request records new pairs of users and bundles.
+Without --run, a random model of iFashion's size is served. Every request records new pairs.
 """
 
 from __future__ import annotations
