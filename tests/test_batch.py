@@ -95,6 +95,9 @@ def test_another_question_in_the_same_place_is_refused(recommender: Recommender,
     recommender.add_bundles({"new": ["item-0-0"]})
     with pytest.raises(ArtifactError, match="another bundles"):
         recommend_all(recommender, tmp_path / "out", 3)
+    (tmp_path / "out" / "part-00000-of-00001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ArtifactError, match="not a part that this command wrote"):
+        recommend_all(recommender, tmp_path / "out", 3)
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match="in the way"):
         recommend_all(recommender, tmp_path / "file", 3)
@@ -170,3 +173,19 @@ def test_killed_and_started_again(recommender: Recommender, tmp_path: Path) -> N
     assert (report.parts_kept, report.parts_written) == (done, 48 - done)
     expected = recommender.recommend(list(recommender.user_ids), 3)
     assert same(rows(out), [tuple(row) for row in expected])
+
+
+@pytest.mark.parametrize("reader", ["pandas", "polars", "duckdb", "pyarrow"])
+def test_the_directory_is_read_as_it_is(reader: str, recommender: Recommender, tmp_path: Path) -> None:
+    """What we note beside the parts is hidden from those who read all of a directory."""
+    recommend_all(recommender, tmp_path / "lists", 3, part_size=10)
+    out, module = str(tmp_path / "lists"), pytest.importorskip(reader)
+    if reader == "pandas":
+        found = list(module.read_parquet(out).itertuples(index=False, name=None))
+    elif reader == "polars":
+        found = module.read_parquet(out).rows()
+    elif reader == "duckdb":
+        found = module.sql(f"SELECT * FROM '{out}/*.parquet'").fetchall()
+    else:
+        found = [tuple(row.values()) for row in parquet.read_table(out).to_pylist()]
+    assert sorted(found) == sorted(rows(tmp_path / "lists"))

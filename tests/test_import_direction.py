@@ -19,7 +19,7 @@ STEPS = [
     {"graph", "losses"},
     {"models"},
     {"evaluation"},
-    {"memory", "checkpoint", "backbone", "training", "progress", "presets"},
+    {"memory", "checkpoint", "backbone", "training", "progress", "presets", "watchers"},
     {"artifact"},
     {"recommender"},
     {"batch", "export"},

@@ -1,7 +1,9 @@
 """Lists for everybody, written to Parquet in parts: bounded memory, several machines, restartable.
 
-    OUT/_batch.json                   what was asked, so that a restart cannot mix two questions
     OUT/part-00000-of-00011.parquet   user_id, bundle_id, score, rank of so many users, in the order of rows
+
+Nothing else stands there, so whatever reads a directory of Parquet files reads it as it is. Each part says in
+its metadata what was asked, so that a restart cannot mix two questions.
 
 Users are cut into parts of `part_size`. A part is written to a temporary file and renamed, so it is whole or
 absent, and one that is there is not computed again. With `shard` i/n, parts i-1, i-1+n, ... are done, so n
@@ -10,6 +12,7 @@ processes or machines that share the directory do all of them between them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +24,10 @@ from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
 from coheat.recommender.checks import Candidates
 from coheat.served.ranking import Ranked
-from coheat.storage import read_json, replacing_file, write_json
+from coheat.storage import replacing_file
 
-INDEX = "_batch.json"
+ASKED = b"coheat.asked"
+"""Key in the metadata of a part; its value is the question, as JSON."""
 PART = 10_000
 """Users in a part, unless the caller chooses otherwise."""
 
@@ -69,41 +73,59 @@ def recommend_all(
         "model": asdict(recommender.description),
         "knobs": recommender.knobs,
     }
+    question = json.loads(json.dumps(question))  # as it is read back, numbers and lists included
     _claim(out, question)
     written = kept = users = rows = short = 0
     mine = range(number - 1, lists.n_parts, n_shards)
     for done, part in enumerate(mine, start=1):
         path = out / f"part-{part:05d}-of-{lists.n_parts:05d}.parquet"
         if path.exists():
+            _check_same(path, question)
             kept += 1
         else:
             user_ids, found = lists.part(part)
-            _write_part(path, user_ids, lists.bundle_id, found)
+            _write_part(path, user_ids, lists.bundle_id, found, question)
             written, users, rows = written + 1, users + len(user_ids), rows + int(found.counts.sum())
             short += int((found.counts < k).sum())
         if on_part:
             on_part(done, len(mine))
+    for path in out.glob("part-*"):  # another process may have begun with another question at the same time
+        _check_same(path, question)
     return BatchReport(written, kept, users, rows, short)
 
 
 def _claim(out: Path, question: dict[str, Any]) -> None:
-    """Note the question in the directory; refuse a directory that answers another one."""
-    if (out / INDEX).exists():
-        found = read_json(out / INDEX)
-        different = sorted(key for key in question if found.get(key) != question[key])
-        if different:
-            raise ArtifactError(
-                f"{out}: holds lists made with another {', '.join(different)}; "
-                "write to a new directory, or ask the same question to go on"
-            )
-        return
-    if out.exists() and (not out.is_dir() or any(out.glob("part-*"))):
+    """Make the directory; refuse one that answers another question."""
+    if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out}: in the way; write to a new directory")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / INDEX, question)
+    for path in sorted(out.glob("part-*")):
+        _check_same(path, question)
 
 
-def _write_part(path: Path, user_ids: Sequence[str], bundle_id: Callable[[int], str], found: Ranked) -> None:
+def _check_same(path: Path, question: dict[str, Any]) -> None:
+    """Refuse to go on beside a part that answers another question."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        found = json.loads((parquet.read_schema(path).metadata or {})[ASKED])
+    except (ArrowException, OSError, KeyError, ValueError):
+        raise ArtifactError(f"{path}: not a part that this command wrote; write to a new directory") from None
+    different = sorted(key for key in question if found.get(key) != question[key])
+    if different:
+        raise ArtifactError(
+            f"{path.parent}: holds lists made with another {', '.join(different)}; "
+            "write to a new directory, or ask the same question to go on"
+        )
+
+
+def _write_part(
+    path: Path,
+    user_ids: Sequence[str],
+    bundle_id: Callable[[int], str],
+    found: Ranked,
+    question: dict[str, Any],
+) -> None:
     """Write the lists of these users; `bundle_id` gives the id of a row."""
     import pyarrow
     from pyarrow import parquet
@@ -120,7 +142,8 @@ def _write_part(path: Path, user_ids: Sequence[str], bundle_id: Callable[[int], 
             "bundle_id": names.take(pyarrow.array(codes)),
             "score": pyarrow.array(found.scores, pyarrow.float32()),
             "rank": pyarrow.array(rank, pyarrow.int32()),
-        }
+        },
+        metadata={ASKED: json.dumps(question, ensure_ascii=False)},
     )
     with replacing_file(path) as aside:
         parquet.write_table(table, aside, compression="zstd")

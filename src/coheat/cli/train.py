@@ -50,6 +50,12 @@ def train(
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run in RUN."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
+    tensorboard: Path | None = typer.Option(
+        None, metavar="LOGS", help="Also write every epoch there, for tensorboard --logdir LOGS."
+    ),
+    mlflow: str | None = typer.Option(
+        None, metavar="EXPERIMENT", help="Also log to this experiment of MLflow (MLFLOW_TRACKING_URI)."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON."),
 ) -> None:
     """Train a model on the data in DIR, and show how it stands beside counting and popularity.
@@ -64,13 +70,19 @@ def train(
 
         coheat train shop-today --scenario everything --start runs/yesterday --out runs/today
 
+        coheat train shop --out runs/trial --tensorboard logs/trial
+
         coheat train data/Youshu --model coheat --preset youshu --seed 0 --out runs/youshu
     """
     from coheat.config import parse_overrides
     from coheat.progress import ProgressBar
     from coheat.runs import train_run
     from coheat.training import TrainingInterrupted, Watcher
+    from coheat.watchers import MLflow, Several, TensorBoard
 
+    watchers: list[Watcher] = [] if quiet else [ProgressBar()]
+    watchers += [] if tensorboard is None else [TensorBoard(tensorboard)]
+    watchers += [] if mlflow is None else [MLflow(mlflow)]
     overrides = parse_overrides(settings) | ({} if epochs is None else {"epochs": epochs})
     try:
         run = train_run(
@@ -84,7 +96,7 @@ def train(
             device=device,
             resume=resume,
             overwrite=overwrite,
-            watcher=Watcher() if quiet else ProgressBar(),
+            watcher=Several(*watchers),
             remove_leaks=remove_leaks,
             start=start,
         )
