@@ -422,7 +422,7 @@ def test_a_store_of_the_second_format_is_taken_over(tmp_path: Path) -> None:
     assert list(store.bundles()) == [
         BundleChange(1, "new", ("1", "é"), "m", 1, 1.5, "key:body"),
         BundleChange(2, "trained", ("2",), None, 0, 0.0),
-        BundleChange(5, "gone", None, None, 5, 0.0),
+        BundleChange(5, "gone", None, None, 5, 1.5),
     ]
     assert list(store.interactions()) == [
         Interaction(sequence, user, "new", "took", 2.25, "") for sequence, user in ((3, "u"), (6, "v"))

@@ -85,6 +85,7 @@ async def _published(request: Request, after: int, limit: int) -> Response:
             "bundle_id": row.bundle_id,
             "item_ids": None if row.item_ids is None else list(row.item_ids),
             "published_at": times.written(row.born_at) if row.created_on else None,
+            "removed_at": times.written(row.born_at) if row.item_ids is None and row.born_at else None,
         }
         for row in rows
     ]

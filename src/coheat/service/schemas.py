@@ -205,13 +205,15 @@ class BundlePage(BaseModel):
 class PublishedBundle(BaseModel):
     """A bundle as it was last written since training: its items, or null where it was removed.
 
-    `published_at` is null for one that was in training, and was removed or given other items.
+    `published_at` is null for one that was in training and was given other items, and for one that was
+    removed; of that `removed_at` says when.
     """
 
     sequence: int
     bundle_id: str
     item_ids: list[str] | None
     published_at: str | None
+    removed_at: str | None
 
 
 class PublishedPage(BaseModel):
@@ -223,7 +225,7 @@ class PublishedPage(BaseModel):
         bundles=[
             {
                 "sequence": 3, "bundle_id": "summer", "item_ids": ["tent", "lamp", "stove"],
-                "published_at": "2024-05-01T12:00:00Z",
+                "published_at": "2024-05-01T12:00:00Z", "removed_at": None,
             }
         ],
         next=None,

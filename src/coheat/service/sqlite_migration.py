@@ -96,7 +96,7 @@ def _counters(connection: sqlite3.Connection, path: Path, version: int) -> tuple
 
 
 def _insert_bundle(connection: sqlite3.Connection, old: OldBundle) -> None:
-    born_at = old.written_at if old.created_on else 0.0
+    born_at = old.written_at if old.created_on or old.items is None else 0.0
     values = old.bundle_id, old.sequence, old.born, born_at, old.items, old.created_on, old.request
     connection.execute(
         f"INSERT INTO bundles ({form.BUNDLE}, written_at, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

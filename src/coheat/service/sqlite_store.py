@@ -100,8 +100,8 @@ class SqliteStore(SqliteReader):
             gone = self._connection.execute("DELETE FROM interactions WHERE bundle_id = ?", (bundle_id,))
             self._connection.execute("UPDATE state SET interactions = interactions - ?", (gone.rowcount,))
             is_first = self._stored(self._connection, bundle_id) is None
-            values = bundle_id, sequence, sequence, 0.0, None, None, None
-            self._write_bundle(values, self.clock(), is_first)
+            now = self.clock()
+            self._write_bundle((bundle_id, sequence, sequence, now, None, None, None), now, is_first)
             return sequence
 
     def _write_bundle(self, values: tuple[object, ...], now: float, is_first: bool) -> None:

@@ -42,7 +42,8 @@ class BundleChange:
     `created_on` names the models (fingerprints, with blanks between) that served when it was made from
     nothing, and `born` is the sequence number of that write, `born_at` its time (Unix seconds); later writes
     of other items leave them as they are. A bundle of the model that was given other items has neither: None
-    and 0. `request` names the request that made it, where that one wanted to be repeatable.
+    and 0. Of a removed one they are the number and the time of its removal. `request` names the request that
+    made it, where that one wanted to be repeatable.
     """
 
     sequence: int
