@@ -27,6 +27,7 @@ STEPS = [
     {"runs"},
     {"contract", "testing", "experiments", "plots", "report", "demo"},
     {"service"},
+    {"retraining"},
     {"cli"},
 ]
 POSITION = {name: step for step, names in enumerate(STEPS) for name in names}

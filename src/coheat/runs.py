@@ -46,6 +46,8 @@ from coheat.warm_start import check_start, shortened, start_from
 RECORD = "run.json"
 RIVALS = "rivals.json"
 FORMAT = 1
+DATA, STEPS = "data", "retrain"
+"""Directories of a run that `coheat retrain` makes before it trains: data of its own, and its steps."""
 DEFAULT_SCENARIO = "all"
 IN_MEMORY = "(in memory)"
 Source: TypeAlias = str | Path | BundleData | Mapping[str, Any]
@@ -414,7 +416,7 @@ def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
             raise ConfigError(
                 f"{out}: there is a run already; go on with it (--resume) or replace it (--overwrite)"
             )
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and any(path.name not in (DATA, STEPS) for path in out.iterdir()):
         raise ConfigError(f"{out}: not empty and not a run; choose another --out, so that nothing is lost")
 
 

@@ -30,7 +30,9 @@ app = typer.Typer(
 COMMANDS = (
     "demo",
     "data",
+    "collect",
     "train",
+    "retrain",
     "evaluate",
     "compare",
     "recommend",

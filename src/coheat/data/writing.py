@@ -21,6 +21,9 @@ from coheat.errors import DataError
 from coheat.ids import Vocabulary
 from coheat.storage import replacing_directory
 
+COLLECTED, LEDGER = "collected.json", "collected.parquet"
+"""What is known of tables that `coheat data collect` wrote: see `coheat.retraining.collecting`."""
+
 
 def write_tables(data: BundleData | Split, directory: str | Path, overwrite: bool = False) -> None:
     """Write Parquet tables that `read_data` and `read_split` read back exactly, in the same order of ids.
@@ -29,21 +32,26 @@ def write_tables(data: BundleData | Split, directory: str | Path, overwrite: boo
     `_validation` and `_test` in place of the first. Timestamps of held-out interactions are not part
     of a Split and so are not written.
     """
+    with fresh_directory(Path(directory), overwrite) as target:
+        fill_tables(data, target)
+
+
+def fill_tables(data: BundleData | Split, target: Path) -> None:
+    """Write the tables into a directory that is there; see `write_tables`."""
     world = data.train if isinstance(data, Split) else data
-    with _fresh(Path(directory), overwrite) as target:
-        for name, (matrix, timestamps) in _interactions(data).items():
-            stem = "user_bundle" if name == "all" else f"user_bundle_{name}"
-            _write_pairs(target / f"{stem}.parquet", matrix, world.users, world.bundles, timestamps)
-        _write_pairs(
-            target / "user_item.parquet", world.user_item, world.users, world.items, world.item_timestamps
-        )
-        _write_pairs(target / "bundle_item.parquet", world.bundle_item, world.bundles, world.items)
-        for vocabulary in (world.users, world.bundles, world.items):
-            _write_ids(target, vocabulary, world)
-        if world.shown is not None:
-            _write_shown(target / f"{SHOWN}.parquet", world, world.shown)
-        if isinstance(data, Split):
-            write_facts(target, data)
+    for name, (matrix, timestamps) in _interactions(data).items():
+        stem = "user_bundle" if name == "all" else f"user_bundle_{name}"
+        _write_pairs(target / f"{stem}.parquet", matrix, world.users, world.bundles, timestamps)
+    _write_pairs(
+        target / "user_item.parquet", world.user_item, world.users, world.items, world.item_timestamps
+    )
+    _write_pairs(target / "bundle_item.parquet", world.bundle_item, world.bundles, world.items)
+    for vocabulary in (world.users, world.bundles, world.items):
+        _write_ids(target, vocabulary, world)
+    if world.shown is not None:
+        _write_shown(target / f"{SHOWN}.parquet", world, world.shown)
+    if isinstance(data, Split):
+        write_facts(target, data)
 
 
 def write_research(
@@ -58,7 +66,7 @@ def write_research(
     if not name or "/" in name or "\\" in name:
         raise DataError(f"the name {name!r} becomes part of a file's name; use letters and digits")
     world = data.train if isinstance(data, Split) else data
-    with _fresh(Path(directory), overwrite) as target:
+    with fresh_directory(Path(directory), overwrite) as target:
         sizes = f"{world.n_users}\t{world.n_bundles}\t{world.n_items}\n"
         (target / f"{name}_data_size.txt").write_text(sizes, encoding="utf-8")
         for part, (matrix, _) in _interactions(data).items():
@@ -82,7 +90,7 @@ def _interactions(data: BundleData | Split) -> dict[str, tuple[Sparse, Indices |
 
 
 @contextmanager
-def _fresh(directory: Path, overwrite: bool) -> Iterator[Path]:
+def fresh_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
     """A directory beside `directory` to fill, which then takes its place; only data are ever replaced."""
     directory = directory.resolve()
     if directory.exists() and not directory.is_dir():
@@ -109,6 +117,7 @@ def _fresh(directory: Path, overwrite: bool) -> Iterator[Path]:
 def _is_ours(name: str) -> bool:
     stems = {*PAIR_TABLES, SHOWN, *(f"user_bundle_{part}" for part in PARTS), *(f"{kind}s" for kind in KINDS)}
     texts = {UNSPLIT_FILE, *PART_FILES.values(), "user_item.txt", "bundle_item.txt", SPLIT_FACTS}
+    texts |= {COLLECTED, LEDGER}
     return (
         name in texts
         or name.endswith("_data_size.txt")
