@@ -26,7 +26,7 @@ from coheat.warm_start import shortened, start_from, starts_warm
 
 ABOUT = Description("", {}, {}, 0, "everything", "", "", 1, {}, 0.0, "")
 WARM = [name for name, model in MODELS.items() if starts_warm(model)]
-SHORT: dict[str, Any] = {"embedding_size": 8, "epochs": 8, "rehearsal_epochs": 2, "batch_size": 64}
+SHORT: dict[str, Any] = {"embedding_size": 8, "epochs": 16, "rehearsal_epochs": 2, "batch_size": 64}
 
 
 def grown(data: BundleData) -> BundleData:
@@ -77,16 +77,16 @@ def test_everything_learned_is_taken_over_id_by_id(name: str, tmp_path: Path) ->
 
 
 def test_a_start_goes_on_with_the_schedule() -> None:
-    settings = shortened(TrainingSettings(epochs=100))
-    assert (settings.epochs, settings.skipped) == (25, 75)
+    settings = shortened(TrainingSettings(epochs=80))
+    assert (settings.epochs, settings.skipped) == (10, 70)
     assert shortened(TrainingSettings(epochs=1)).epochs == 1
 
 
 def test_a_warm_run_of_coheat_ends_at_the_temperature_of_a_fresh_one(tmp_path: Path) -> None:
     data = planted_world().train
-    fresh = train_run(data, tmp_path / "fresh", "coheat", overrides={"epochs": 8, "batch_size": 64},
+    fresh = train_run(data, tmp_path / "fresh", "coheat", overrides={"epochs": 16, "batch_size": 64},
                       scenario="everything", watcher=Watcher())  # fmt: skip
-    warm = train_run(data, tmp_path / "warm", "coheat", overrides={"epochs": 8, "batch_size": 64},
+    warm = train_run(data, tmp_path / "warm", "coheat", overrides={"epochs": 16, "batch_size": 64},
                      scenario="everything", watcher=Watcher(), start=fresh.path)  # fmt: skip
     facts = [record["facts"] for record in fresh.history]
     assert [record["facts"] for record in warm.history] == facts[-2:]

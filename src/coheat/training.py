@@ -53,7 +53,7 @@ class TrainingSettings(Settings):
     )
     checkpoint_every: int = Field(5, ge=1, description="epochs between checkpoints on the disk")
     warm_share: float = Field(
-        0.25, gt=0, le=1, description="share of the epochs that a start from a trained run still needs"
+        0.125, gt=0, le=1, description="share of the epochs that a start from a trained run still needs"
     )
     skipped: int = Field(0, ge=0, description="epochs before the first, for which such a start stands")
 

@@ -1,0 +1,135 @@
+"""Does a training that starts from yesterday's vectors reach a fresh one, and in which share of its time?
+
+Interactions are put in order: by time, where they have times, else by chance. Yesterday's model learns from
+the first of them, today's from more; both of today's, the fresh one and the one that starts from
+yesterday's, are judged by the same later ones. Without times, some bundles are left out of yesterday
+altogether, so that there are new ones. Seconds are those of the processor, so that other work on the machine
+does not count; what compiles is compiled before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import markdown, write_json
+
+from coheat.data.dataset import BundleData, Indices, Sparse, pairs, relation
+from coheat.data.files import read_data
+from coheat.evaluation import Evaluation, evaluate
+from coheat.evaluation.intervals import bootstrap
+from coheat.runs import Run, train_run
+from coheat.training import Watcher
+
+METRICS = ("recall@20", "ndcg@20")
+NEW_BUNDLES = 0.02
+"""Share of the bundles that yesterday did not know, where there are no times."""
+
+
+def order_of(data: BundleData, rng: np.random.Generator) -> Indices:
+    """The place of every interaction in the order in which they come."""
+    n = data.user_bundle.nnz
+    order = rng.permutation(n) if data.timestamps is None else np.argsort(data.timestamps, kind="stable")
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    return place
+
+
+def first(data: BundleData, kept: np.ndarray[Any, Any]) -> BundleData:
+    """The world with some of its interactions, as it was at the latest of them."""
+    users, bundles = pairs(data.user_bundle)
+    times = None if data.timestamps is None else data.timestamps[kept]
+    return data.with_user_bundle(relation(users[kept], bundles[kept], data.user_bundle.shape), times)
+
+
+def timed(train: Callable[[], Run]) -> tuple[Run, float]:
+    started = time.process_time()
+    run = train()
+    return run, time.process_time() - started
+
+
+def night(
+    data: BundleData, cut: float, options: argparse.Namespace, out: Path, rng: np.random.Generator
+) -> dict[str, Any]:
+    """One night: yesterday's model, a fresh one and a warm one, judged by what came later."""
+    place, n = order_of(data, rng), data.user_bundle.nnz
+    users, bundles = pairs(data.user_bundle)
+    step = options.step * n
+    today, later = place < cut * n, (place >= cut * n) & (place < cut * n + options.judged * n)
+    yesterday = place < cut * n - step
+    if data.timestamps is None:
+        yesterday &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
+    held_out = relation(users[later], bundles[later], data.user_bundle.shape)
+    settings: dict[str, Any] = {
+        "model_name": options.model, "preset": options.preset, "scenario": "everything", "watcher": Watcher(),
+    }  # fmt: skip
+    before = train_run(first(data, yesterday), out / "yesterday", **settings)
+    fresh, fresh_seconds = timed(lambda: train_run(first(data, today), out / "fresh", **settings))
+    warm, warm_seconds = timed(
+        lambda: train_run(first(data, today), out / "warm", start=before.path, **settings)
+    )
+    found = {name: judged(run, held_out) for name, run in
+             (("yesterday", before), ("fresh", fresh), ("warm", warm))}  # fmt: skip
+    return {
+        "interactions": {"yesterday": int(yesterday.sum()), "today": int(today.sum()), "later": held_out.nnz},
+        "epochs": {"fresh": fresh.record.training["epochs"], "warm": warm.record.training["epochs"]},
+        "seconds": {"fresh": fresh_seconds, "warm": warm_seconds},
+        "metrics": {name: {m: one.metrics[m] for m in METRICS} for name, one in found.items()},
+        "gaps": {m: (found["warm"].per_user[m] - found["fresh"].per_user[m]).tolist() for m in METRICS},
+    }
+
+
+def judged(run: Run, held_out: Sparse) -> Evaluation:
+    artifact = run.artifact
+    return evaluate(artifact.served(), artifact.training_data(), held_out)
+
+
+def compile_all(options: argparse.Namespace, data: BundleData, out: Path) -> None:
+    overrides = {"epochs": 1}
+    train_run(data, out, options.model, options.preset, overrides, scenario="everything", watcher=Watcher())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example:\n  python benchmarks/warm_start.py --data DATA/warm/Youshu --preset youshu",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("--data", type=Path, required=True, metavar="DIR", help="tables, or research text")
+    options.add_argument("--model", default="ember")
+    options.add_argument("--preset", default="default")
+    options.add_argument(
+        "--cuts", type=float, nargs="+", default=[0.9], help="where today ends, as a share of all; repeatable"
+    )
+    options.add_argument("--step", type=float, default=0.1, help="what today has more than yesterday")
+    options.add_argument("--judged", type=float, default=0.1, help="what judges, right after today")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
+    asked = options.parse_args(arguments)
+    data, rng = read_data(asked.data), np.random.default_rng(0)
+    nights = []
+    with tempfile.TemporaryDirectory(prefix="coheat-benchmark-") as name:
+        compile_all(asked, data, Path(name) / "compiled")
+        for number, cut in enumerate(asked.cuts):
+            nights.append(night(data, cut, asked, Path(name) / str(number), rng))
+            print(f"night {number + 1} of {len(asked.cuts)} is over", flush=True)
+    gaps = {m: bootstrap(np.concatenate([one["gaps"][m] for one in nights])) for m in METRICS}
+    seconds = {side: sum(one["seconds"][side] for one in nights) for side in ("fresh", "warm")}
+    rows = []
+    for side in ("yesterday", "fresh", "warm"):
+        means = [float(np.mean([one["metrics"][side][m] for one in nights])) for m in METRICS]
+        took = f"{seconds[side] / len(nights):.1f}" if side in seconds else ""
+        rows.append([side, *(f"{mean:.4f}" for mean in means), took])
+    rows.append(["warm minus fresh", *map(str, gaps.values()), f"{seconds['warm'] / seconds['fresh']:.2f}x"])
+    print(markdown(["training", *METRICS, "CPU seconds"], rows))
+    measured = {"nights": [{k: v for k, v in one.items() if k != "gaps"} for one in nights],
+                "differences": {m: gap.to_dict() for m, gap in gaps.items()}, "seconds": seconds}  # fmt: skip
+    write_json(asked.json, "warm_start", {"data": "/".join(asked.data.parts[-2:]), **measured})
+
+
+if __name__ == "__main__":
+    main()
