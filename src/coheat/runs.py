@@ -416,8 +416,13 @@ def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
             raise ConfigError(
                 f"{out}: there is a run already; go on with it (--resume) or replace it (--overwrite)"
             )
-    elif out.exists() and any(path.name not in (DATA, STEPS) for path in out.iterdir()):
+    elif out.exists() and any(map(_is_foreign, out.iterdir())):
         raise ConfigError(f"{out}: not empty and not a run; choose another --out, so that nothing is lost")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether it is none of ours: neither made by retraining, nor left half-written by a killed process."""
+    return path.name not in (DATA, STEPS) and not (path.name.startswith(".") and path.name.endswith(".part"))
 
 
 def _check_same(begun: RunRecord, asked: RunRecord, out: Path) -> None:

@@ -179,6 +179,9 @@ def test_killed_at_any_moment_the_same_command_goes_on(shop: Place, tmp_path: Pa
     begun = time.monotonic()
     coheat("retrain", run, "--from", f"{run}.service", "--out", whole, "--json")
     seconds = time.monotonic() - begun
+    # As if it had been killed while it wrote the data, and then the run's record.
+    (cut / ".data.1.part").mkdir(parents=True)
+    (cut / ".run.json.1.part").touch()
     words = [*PROGRAM, "retrain", str(run), "--from", f"{run}.service", "--out", str(cut), "--quiet"]
     kills = 0
     for share in (0.5, 0.7, 0.85):
@@ -194,6 +197,7 @@ def test_killed_at_any_moment_the_same_command_goes_on(shop: Place, tmp_path: Pa
     assert outcome["run"] == str(cut)
     lists = [Recommender.load(path).recommend(["u0", "u1"], 5).rows for path in (whole, cut)]
     assert lists[0] == lists[1]
+    assert not (cut / ".data.1.part").exists()
 
 
 def test_retraining_says_what_is_missing(shop: Place, tmp_path: Path) -> None:

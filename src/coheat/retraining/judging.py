@@ -133,13 +133,15 @@ def judge(exam: Exam, old: Recommender, new: Recommender, seed: int = 0) -> Judg
 def catch_up(recommender: Recommender, data: BundleData) -> None:
     """What a service would have done since: bundles added or changed, and everything taken recorded."""
     matrix = data.bundle_item
+    new, changed = dict[str, list[str]](), dict[str, list[str]]()
     for row, name in enumerate(data.bundles.ids):
         items = [data.items[int(at)] for at in matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]]
-        with suppress(CoheatError):  # none of its items is known: the service would wait, too
-            if not recommender.has_bundle(name):
-                recommender.add_bundles({name: items})
-            elif set(items) != set(recommender.bundle(name).item_ids):
-                recommender.replace_bundles({name: items})
+        if not recommender.has_bundle(name):
+            new[name] = items
+        elif set(items) != set(recommender.bundle(name).item_ids):
+            changed[name] = items
+    _place(recommender, new, is_known=False)
+    _place(recommender, changed, is_known=True)
     users, bundles = pairs(data.user_bundle)
     taken = (
         (data.users[user], data.bundles[bundle])
@@ -148,11 +150,24 @@ def catch_up(recommender: Recommender, data: BundleData) -> None:
     recommender.record_many(pair for pair in taken if recommender.has_bundle(pair[1]))
 
 
+def _place(recommender: Recommender, bundles: dict[str, list[str]], is_known: bool) -> None:
+    """Add or replace all of these at once; where that is refused, each of them that is not."""
+    change = recommender.replace_bundles if is_known else recommender.add_bundles
+    try:
+        change(bundles)
+    except CoheatError:
+        for name, items in bundles.items():
+            with suppress(CoheatError):  # none of its items is known: a service would let it wait, too
+                change({name: items})
+
+
 def _lists(recommender: Recommender, names: Sequence[str], data: BundleData) -> Indices:
     """(n, K) positions of the recommended bundles, -1 where a list has ended."""
     offered = data.on_offer(data.now) if not np.isnan(data.now) else np.ones(data.n_bundles, dtype=bool)
     candidates = [data.bundles[int(row)] for row in np.flatnonzero(offered)]
-    found = recommender.recommend(names, K, [name for name in candidates if recommender.has_bundle(name)])
+    known = [name for name in candidates if recommender.has_bundle(name)]
+    # What is on offer by the clock is another matter: they are judged as of the moment of the cut.
+    found = recommender.recommend(names, K, known)
     ranked = np.full((len(names), K), -1, dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
     for one in found:

@@ -160,6 +160,8 @@ def _data_of(old: Run) -> Path:
 def _collected(old: Run, asked: Asked, out: Path, key: str | None) -> dict[str, int]:
     """The data with what was recorded, collected once; what is new in them."""
     directory = out / DATA
+    for part in out.glob(f".{DATA}.*.part"):  # of a process that was killed
+        shutil.rmtree(part)
     if not (directory / COLLECTED).exists():
         base = Path(asked.data) if asked.data is not None else _data_of(old)
         return collect(asked.source, base, directory, asked.positive, key).counts
