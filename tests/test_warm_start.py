@@ -138,4 +138,7 @@ def test_what_cannot_be_started_from_is_said(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=said):
             train_run(data, tmp_path / "out", name, overrides=overrides, start=start, watcher=Watcher())
     assert not (tmp_path / "out").exists()
+    config = small_config(MODELS["ember"], embedding_size=16)
+    with pytest.raises(ConfigError, match="users does not fit"):
+        start_from(MODELS["ember"](data, config, Randomness(0)), ember.artifact)
     assert open_run(ember.path).record == replace(ember.record)

@@ -65,10 +65,11 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             kind = model.row_tables.get(name.rpartition(".")[2])
-            _take(parameter, _found(learned, name, artifact), None if kind is None else rows[kind])
+            found = _found(learned, name, artifact, parameter, kind is not None)
+            _take(parameter, found, None if kind is None else rows[kind])
         for name, buffer in model.named_buffers():
             if name in model.learned_buffers:
-                _take(buffer, _found(learned, name, artifact), None)
+                _take(buffer, _found(learned, name, artifact, buffer, False), None)
     model.is_warm = True
     known = {kind: int((at >= 0).sum()) for kind, at in rows.items()}
     return WarmStart(known, {kind: len(at) - known[kind] for kind, at in rows.items()})
@@ -85,11 +86,15 @@ def _rows(index: dict[str, int], ids: Sequence[str]) -> Indices:
     return np.array([index.get(name, -1) for name in ids], dtype=np.int64)
 
 
-def _found(learned: dict[str, Tensor], name: str, artifact: Artifact) -> Tensor:
-    if name not in learned:
+def _found(
+    learned: dict[str, Tensor], name: str, artifact: Artifact, target: Tensor, has_rows: bool
+) -> Tensor:
+    """What was learned under this name; refused where it does not fit, but for the number of its rows."""
+    first = int(has_rows)
+    if name not in learned or learned[name].shape[first:] != target.shape[first:]:
         raise ConfigError(
-            f"{artifact.directory}: it has no {name}, because another version of coheat made it; train "
-            "without --start"
+            f"{artifact.directory}: its {name} does not fit; another version of coheat, or other settings, "
+            "made it; train without --start"
         )
     return learned[name]
 
