@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from common import markdown, write_json
 
+from coheat.config import parse_overrides
 from coheat.data.dataset import BundleData, Indices, Sparse, pairs, relation
 from coheat.data.files import read_data
 from coheat.evaluation import Evaluation, evaluate
@@ -27,6 +28,7 @@ from coheat.runs import Run, train_run
 from coheat.training import Watcher
 
 METRICS = ("recall@20", "ndcg@20")
+NEW = "recall@20 of new bundles"
 NEW_BUNDLES = 0.02
 """Share of the bundles that yesterday did not know, where there are no times."""
 
@@ -66,7 +68,7 @@ def night(
         yesterday &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
     held_out = relation(users[later], bundles[later], data.user_bundle.shape)
     settings: dict[str, Any] = {
-        "model_name": options.model, "preset": options.preset, "scenario": "everything", "watcher": Watcher(),
+        "overrides": parse_overrides(options.settings), "model_name": options.model, "preset": options.preset, "scenario": "everything", "watcher": Watcher(),
     }  # fmt: skip
     before = train_run(first(data, yesterday), out / "yesterday", **settings)
     fresh, fresh_seconds = timed(lambda: train_run(first(data, today), out / "fresh", **settings))
@@ -79,9 +81,15 @@ def night(
         "interactions": {"yesterday": int(yesterday.sum()), "today": int(today.sum()), "later": held_out.nnz},
         "epochs": {"fresh": fresh.record.training["epochs"], "warm": warm.record.training["epochs"]},
         "seconds": {"fresh": fresh_seconds, "warm": warm_seconds},
-        "metrics": {name: {m: one.metrics[m] for m in METRICS} for name, one in found.items()},
+        "metrics": {name: figures(one) for name, one in found.items()},
         "gaps": {m: (found["warm"].per_user[m] - found["fresh"].per_user[m]).tolist() for m in METRICS},
     }
+
+
+def figures(one: Evaluation) -> dict[str, float]:
+    """The metrics, and the recall of what nobody had taken until today."""
+    new = one.by_popularity.get("0", {}).get("recall@20", float("nan"))
+    return {**{name: one.metrics[name] for name in METRICS}, NEW: new}
 
 
 def judged(run: Run, held_out: Sparse) -> Evaluation:
@@ -108,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options.add_argument("--step", type=float, default=0.1, help="what today has more than yesterday")
     options.add_argument("--judged", type=float, default=0.1, help="what judges, right after today")
+    options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     asked = options.parse_args(arguments)
     data, rng = read_data(asked.data), np.random.default_rng(0)
@@ -121,11 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds = {side: sum(one["seconds"][side] for one in nights) for side in ("fresh", "warm")}
     rows = []
     for side in ("yesterday", "fresh", "warm"):
-        means = [float(np.mean([one["metrics"][side][m] for one in nights])) for m in METRICS]
+        means = [float(np.nanmean([one["metrics"][side][m] for one in nights])) for m in (*METRICS, NEW)]
         took = f"{seconds[side] / len(nights):.1f}" if side in seconds else ""
         rows.append([side, *(f"{mean:.4f}" for mean in means), took])
-    rows.append(["warm minus fresh", *map(str, gaps.values()), f"{seconds['warm'] / seconds['fresh']:.2f}x"])
-    print(markdown(["training", *METRICS, "CPU seconds"], rows))
+    share = f"{seconds['warm'] / seconds['fresh']:.2f}x"
+    rows.append(["warm minus fresh", *map(str, gaps.values()), "", share])
+    print(markdown(["training", *METRICS, NEW, "CPU seconds"], rows))
     measured = {"nights": [{k: v for k, v in one.items() if k != "gaps"} for one in nights],
                 "differences": {m: gap.to_dict() for m, gap in gaps.items()}, "seconds": seconds}  # fmt: skip
     write_json(asked.json, "warm_start", {"data": "/".join(asked.data.parts[-2:]), **measured})
