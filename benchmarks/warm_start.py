@@ -68,8 +68,12 @@ def night(
         yesterday &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
     held_out = relation(users[later], bundles[later], data.user_bundle.shape)
     settings: dict[str, Any] = {
-        "overrides": parse_overrides(options.settings), "model_name": options.model, "preset": options.preset, "scenario": "everything", "watcher": Watcher(),
-    }  # fmt: skip
+        "model_name": options.model,
+        "preset": options.preset,
+        "overrides": parse_overrides(options.settings),
+        "scenario": "everything",
+        "watcher": Watcher(),
+    }
     before = train_run(first(data, yesterday), out / "yesterday", **settings)
     fresh, fresh_seconds = timed(lambda: train_run(first(data, today), out / "fresh", **settings))
     warm, warm_seconds = timed(
