@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,11 @@ def test_the_newer_half_of_what_is_new_judges(old: Run) -> None:
     judging = [keys[pair] for pair in zip(exam.users.tolist(), exam.bundles.tolist(), strict=True)]
     assert min(judging) > exam.known.timestamps.max()
     assert exam.known.as_of == min(judging)
+    assert exam.offered.all()
+    launched = np.full(data.n_bundles, np.nan)
+    launched[:3] = min(judging) - 1, min(judging) + 1, max(judging) + 1  # before, while it lasts, after
+    assert not prepare(replace(data, launched=launched), artifact(old), []).offered[2]
+    assert prepare(replace(data, launched=launched), artifact(old), []).offered[:2].all()
 
 
 def test_never_more_than_a_tenth_judges(old: Run) -> None:

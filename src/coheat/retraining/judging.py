@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coheat.artifact import Artifact
 from coheat.data.dataset import BundleData, Indices, pairs, relation
@@ -88,6 +89,8 @@ class Exam:
     users: Indices
     bundles: Indices
     """The pairs that judge."""
+    offered: npt.NDArray[np.bool_]
+    """(n_bundles,) what was on offer at any moment while they came; all where that is not known."""
 
     @property
     def is_possible(self) -> bool:
@@ -106,9 +109,11 @@ def prepare(data: BundleData, old: Artifact, ledger: Sequence[Row]) -> Exam:
     left[judging] = False
     moments = None if data.timestamps is None else data.timestamps[left]
     known = data.with_user_bundle(relation(users[left], bundles[left], data.user_bundle.shape), moments)
+    offered = np.ones(data.n_bundles, dtype=np.bool_)
     if count and data.timestamps is not None:
-        known = _as_of(known, float(data.timestamps[judging].min()))
-    return Exam(known, users[judging], bundles[judging])
+        first, last = (float(moment) for moment in np.quantile(data.timestamps[judging], [0, 1]))
+        known, offered = _as_of(known, first), data.on_offer(first, last)
+    return Exam(known, users[judging], bundles[judging], offered)
 
 
 def judge(exam: Exam, old: Recommender, new: Recommender, seed: int = 0) -> Judgement:
@@ -123,7 +128,7 @@ def judge(exam: Exam, old: Recommender, new: Recommender, seed: int = 0) -> Judg
     catch_up(old, data)
     found = {}
     for side, recommender in (("old", old), ("new", new)):
-        ranked = _lists(recommender, names, data)
+        ranked = _lists(recommender, names, data, exam.offered)
         found[side] = {name: metric(ranked, relevant, K) for name, metric in METRICS.items()}
     means = {side: {name: float(values.mean()) for name, values in of.items()} for side, of in found.items()}
     differences = {name: bootstrap(found["new"][name] - found["old"][name], seed) for name in METRICS}
@@ -161,12 +166,12 @@ def _place(recommender: Recommender, bundles: dict[str, list[str]], is_known: bo
                 change({name: items})
 
 
-def _lists(recommender: Recommender, names: Sequence[str], data: BundleData) -> Indices:
-    """(n, K) positions of the recommended bundles, -1 where a list has ended."""
-    offered = data.on_offer(data.now) if not np.isnan(data.now) else np.ones(data.n_bundles, dtype=bool)
+def _lists(
+    recommender: Recommender, names: Sequence[str], data: BundleData, offered: npt.NDArray[np.bool_]
+) -> Indices:
+    """(n, K) positions of the recommended bundles among those on offer, -1 where a list has ended."""
     candidates = [data.bundles[int(row)] for row in np.flatnonzero(offered)]
     known = [name for name in candidates if recommender.has_bundle(name)]
-    # What is on offer by the clock is another matter: they are judged as of the moment of the cut.
     found = recommender.recommend(names, K, known)
     ranked = np.full((len(names), K), -1, dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
