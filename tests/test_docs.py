@@ -18,6 +18,7 @@ import pyarrow.parquet as parquet
 import pytest
 from shop import make_shop
 
+from coheat.attributes import OPERATORS
 from coheat.config import Settings
 from coheat.contract import CHECKS
 from coheat.data import DataWarning, write_tables
@@ -202,6 +203,12 @@ def contract_list() -> str:
 def test_contract_in_the_documentation_is_that_of_the_code() -> None:
     expected = contract_list()
     assert between("docs/conventions.md", "<!-- contract -->") == expected, f"it should read:\n{expected}"
+
+
+def test_operators_in_the_documentation_are_those_of_the_code() -> None:
+    rows = ["| operator | the value is |", "|---|---|"]
+    rows += [f"| `{name}` | {meaning} |" for name, meaning in OPERATORS.items()]
+    assert between("docs/catalogue.md", "<!-- operators -->") == "\n".join(rows)
 
 
 def outcomes_table() -> str:

@@ -3,6 +3,7 @@
     artifact.json                 what it is: model, settings, seed, data, metrics, version, checksums
     served.safetensors            the arrays of its served form (`coheat.served`), under their names
     users|bundles|items.parquet   the ids behind the rows, in order
+    *_attributes.parquet          what else is said of bundles and items, by row, where anything is
     parameters.safetensors        the model's own state, for training on and for models that score themselves
     changes.json                  bundles and interactions since training, where a recommender was saved
 
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coheat import __version__
+from coheat.attributes import UNDERSTOOD, Attributes, Value
+from coheat.attributes.arrow import from_arrow, table_of
 from coheat.errors import ArtifactError
 from coheat.ids import Vocabulary
 from coheat.served import Served
@@ -54,6 +57,8 @@ class Description:
     metrics: dict[str, float]
     seconds: float
     reason: str
+    data_until: float | None = None
+    """The latest moment that the data tell of (Unix seconds), where they have times."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Changes:
     added: dict[str, list[str]] = field(default_factory=dict)
     replaced: dict[str, list[str]] = field(default_factory=dict)
     recorded: list[tuple[str, str]] = field(default_factory=list)
+    described: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)
+    """By kind ("bundle", "item") and id: columns that were set since training, and to what."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class Contents:
     items: Vocabulary
     description: Description
     parameters: Path | Mapping[str, Tensor] | None = None
+    bundle_attributes: Attributes = field(default_factory=Attributes)
+    item_attributes: Attributes = field(default_factory=Attributes)
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,27 @@ class Artifact:
         path = self.directory / "parameters.safetensors"
         users, bundles, items = map(self.ids, KINDS)
         parameters = path if path.exists() else None
-        return Contents(self.served(), users, bundles, items, self.description, parameters)
+        about = (self.attributes(ids) for ids in (bundles, items))
+        return Contents(self.served(), users, bundles, items, self.description, parameters, *about)
+
+    def attributes(self, ids: Vocabulary) -> Attributes:
+        """What is said of the bundles or items with these ids."""
+        from pyarrow import parquet
+
+        path = self.directory / f"{ids.kind}_attributes.parquet"
+        if not path.exists():
+            return Attributes()
+        table = parquet.read_table(path)
+        if table.num_rows != len(ids):
+            raise ArtifactError(f"{path}: {table.num_rows} rows for {len(ids)} {ids.kind}s; {ADVICE}")
+        if len(set(table.column_names)) < table.num_columns:
+            raise ArtifactError(f"{path}: two columns have one name; {ADVICE}")
+        columns = {name: from_arrow(table.column(name)) for name in table.column_names}
+        for name, column in columns.items():
+            if column is None or (name in UNDERSTOOD and UNDERSTOOD[name] != column.kind):
+                kind = table.column(name).type
+                raise ArtifactError(f"{path}: the column {name!r} is of an unknown type {kind}; {ADVICE}")
+        return Attributes({name: column for name, column in columns.items() if column is not None})
 
     def changes(self) -> Changes:
         path = self.directory / "changes.json"
@@ -171,6 +200,11 @@ def save_artifact(
                     f"a {kind} id is not valid Unicode and cannot be saved: {error}"
                 ) from None
             parquet.write_table(pyarrow.table({f"{kind}_id": column}), partial / f"{kind}s.parquet")
+        about = (contents.bundles, contents.bundle_attributes), (contents.items, contents.item_attributes)
+        for vocabulary, attributes in about:
+            if attributes:
+                table = table_of(attributes, len(vocabulary))
+                parquet.write_table(table, partial / f"{vocabulary.kind}_attributes.parquet")
         own = contents.parameters if state is None else state
         if isinstance(own, Path):
             (partial / "parameters.safetensors").write_bytes(own.read_bytes())

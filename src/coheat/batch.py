@@ -1,6 +1,7 @@
 """Lists for everybody, written to Parquet in parts: bounded memory, several machines, restartable.
 
-    OUT/part-00000-of-00011.parquet   user_id, bundle_id, score, rank of so many users, in the order of rows
+    OUT/part-00000-of-00011.parquet   user_id, bundle_id, score, rank and the fields asked for, of so many
+                                      users, in the order of rows
 
 Nothing else stands there, so whatever reads a directory of Parquet files reads it as it is. Each part says in
 its metadata what was asked, so that a restart cannot mix two questions.
@@ -20,9 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from coheat.attributes import Where
 from coheat.errors import ArtifactError, ConfigError
 from coheat.recommender import Recommender
-from coheat.recommender.checks import Candidates
+from coheat.recommender.answers import field_arrays
+from coheat.recommender.choosing import Candidates
+from coheat.recommender.lists import Lists
 from coheat.served.ranking import Ranked
 from coheat.storage import replacing_file
 
@@ -52,17 +56,32 @@ def recommend_all(
     shard: tuple[int, int] = (1, 1),
     part_size: int = PART,
     on_part: Callable[[int, int], None] | None = None,
+    *,
+    where: Where | None = None,
+    fields: Sequence[str] | None = None,
+    only_on_offer: bool = True,
+    now: str | float | None = None,
 ) -> BatchReport:
     """Write the k best bundles of every user of training; `on_part` is told (parts done, parts to do).
 
-    All lists are those of the moment of the call: bundles added meanwhile are for the next one.
+    All lists are those of the moment of the call: bundles added meanwhile are for the next one. `where`,
+    `fields` and what is on offer are those of `Recommender.recommend`; a field is one more column.
     """
     number, n_shards = shard
     if not 1 <= number <= n_shards:
         raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
     if part_size < 1:
         raise ConfigError(f"part_size = {part_size}: at least one user is in a part")
-    lists = recommender.lists(k, candidates, exclude_seen, part_size)
+    lists = recommender.lists(
+        k,
+        candidates,
+        exclude_seen,
+        part_size,
+        where=where,
+        fields=fields,
+        only_on_offer=only_on_offer,
+        now=now,
+    )
     question = {
         "k": k,
         "candidates": candidates if isinstance(candidates, str) else list(candidates),
@@ -72,6 +91,11 @@ def recommend_all(
         "bundles": lists.n_candidates,
         "model": asdict(recommender.description),
         "knobs": recommender.knobs,
+        # What was not asked for is left out, as it is in directories that were begun before one could ask.
+        **({"where": where} if where else {}),
+        **({"fields": list(fields)} if fields else {}),
+        **({} if only_on_offer else {"only_on_offer": False}),
+        **({} if now is None else {"now": now}),
     }
     question = json.loads(json.dumps(question))  # as it is read back, numbers and lists included
     _claim(out, question)
@@ -84,7 +108,7 @@ def recommend_all(
             kept += 1
         else:
             user_ids, found = lists.part(part)
-            _write_part(path, user_ids, lists.bundle_id, found, question)
+            _write_part(path, user_ids, lists, found, question)
             written, users, rows = written + 1, users + len(user_ids), rows + int(found.counts.sum())
             short += int((found.counts < k).sum())
         if on_part:
@@ -111,7 +135,7 @@ def _check_same(path: Path, question: dict[str, Any]) -> None:
         found = json.loads((parquet.read_schema(path).metadata or {})[ASKED])
     except (ArrowException, OSError, KeyError, ValueError):
         raise ArtifactError(f"{path}: not a part that this command wrote; write to a new directory") from None
-    different = sorted(key for key in question if found.get(key) != question[key])
+    different = sorted(key for key in {*found, *question} if found.get(key) != question.get(key))
     if different:
         raise ArtifactError(
             f"{path.parent}: holds lists made with another {', '.join(different)}; "
@@ -122,11 +146,11 @@ def _check_same(path: Path, question: dict[str, Any]) -> None:
 def _write_part(
     path: Path,
     user_ids: Sequence[str],
-    bundle_id: Callable[[int], str],
+    lists: Lists,
     found: Ranked,
     question: dict[str, Any],
 ) -> None:
-    """Write the lists of these users; `bundle_id` gives the id of a row."""
+    """Write the lists of these users."""
     import pyarrow
     from pyarrow import parquet
 
@@ -134,7 +158,7 @@ def _write_part(
     owner = np.repeat(np.arange(len(counts)), counts)
     rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + 1
     used, codes = np.unique(found.bundles, return_inverse=True)
-    names = pyarrow.array(list(map(bundle_id, used.tolist())), pyarrow.string())
+    names = pyarrow.array(list(map(lists.bundle_id, used.tolist())), pyarrow.string())
     people = pyarrow.array(user_ids, pyarrow.string())
     table = pyarrow.table(
         {
@@ -142,6 +166,10 @@ def _write_part(
             "bundle_id": names.take(pyarrow.array(codes)),
             "score": pyarrow.array(found.scores, pyarrow.float32()),
             "rank": pyarrow.array(rank, pyarrow.int32()),
+            **{
+                name: column.take(pyarrow.array(codes))
+                for name, column in field_arrays(lists.fields(used), len(used)).items()
+            },
         },
         metadata={ASKED: json.dumps(question, ensure_ascii=False)},
     )

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ class Vocabulary:
     def read(cls, path: Path, kind: str) -> Self:
         """From a Parquet file written from a vocabulary; an id becomes a text when it is looked at."""
         found = cls.__new__(cls)
-        found.ids, found.kind = IdColumn(path), kind
+        found.ids, found.kind = ArrowTexts.read(path), kind
         return found
 
     @cached_property
@@ -66,16 +66,21 @@ class Vocabulary:
         return np.fromiter((self.position(name) for name in names), dtype=np.int64, count=len(names))
 
 
-class IdColumn(Sequence[str]):
-    """The ids in a Parquet file of one column; each becomes a text of Python's when it is looked at.
+class ArrowTexts(Sequence[str]):
+    """The texts of an Arrow column; each becomes a text of Python's when it is looked at.
 
     So they take a tenth of the memory: there may be millions of users, and few of them are asked for.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, column: Any):
+        self._column = column
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The first column of a Parquet file."""
         from pyarrow import parquet
 
-        self._column = parquet.read_table(path).column(0).combine_chunks()
+        return cls(parquet.read_table(path).column(0).combine_chunks())
 
     def __len__(self) -> int:
         return len(self._column)

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from coheat import __version__
 from coheat.artifact import Artifact, Contents, Description, load_artifact, open_artifact, save_artifact
 from coheat.checkpoint import HISTORY, Checkpoints, model_state
@@ -325,6 +327,8 @@ def fit_recommender(
     user_item: Any = None,
     bundle_item: Any = None,
     *,
+    bundles: Any = None,
+    items: Any = None,
     model: str = "ember",
     preset: str = "default",
     seed: int = 0,
@@ -334,12 +338,13 @@ def fit_recommender(
 ) -> Recommender:
     """Train a model on all interactions, in memory, and have a recommender.
 
-    From three frames (pandas, polars or pyarrow) or, alone, a `BundleData`. `settings` are those of the model
+    From three frames (pandas, polars or pyarrow) or, alone, a `BundleData`; `bundles` and `items` are frames
+    that say more of them, in columns such as title, category or ends. `settings` are those of the model
     and of training, such as `epochs=20`. Nothing is held out, so nothing is validated: the last epoch counts.
     """
     data = user_bundle
     if not isinstance(data, BundleData):
-        data = from_frames(user_bundle, user_item, bundle_item)
+        data = from_frames(user_bundle, user_item, bundle_item, bundles, items=items)
     config, training = resolve_settings(model, preset, settings)
     nothing = relation([], [], data.user_bundle.shape)
     split = Split(data, nothing, nothing.copy(), "everything", seed)
@@ -391,7 +396,16 @@ def _outcome(result: FitResult) -> dict[str, Any]:
 
 def contents_of(model: Model, description: Description) -> Contents:
     data = model.data
-    return Contents(model.served(), data.users, data.bundles, data.items, description)
+    until = None if np.isnan(data.now) else data.now
+    return Contents(
+        model.served(),
+        data.users,
+        data.bundles,
+        data.items,
+        replace(description, data_until=until),
+        bundle_attributes=data.described_bundles(),
+        item_attributes=data.item_attributes,
+    )
 
 
 def _begin(run: Run) -> None:

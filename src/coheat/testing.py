@@ -6,10 +6,12 @@ Needs the packages of the `dev` extra.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from coheat.attributes import Attributes, Kind, column_of
 from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, pairs, relation
 from coheat.ids import Vocabulary
 
@@ -137,4 +139,25 @@ def bundle_data(
         offer_times(),
         moments(user_item.nnz, evidence and draw(st.booleans())),
         showings(),
+        bundle_attributes=draw(attributes(bundles)) if evidence else Attributes(),
+        item_attributes=draw(attributes(items)) if evidence else Attributes(),
     )
+
+
+@st.composite
+def attributes(draw: st.DrawFn, n: int) -> Attributes:
+    """Some columns of n rows, of any kind; a column in which nothing is known is no column."""
+    letters = st.text("abc é'\",[]", min_size=1, max_size=4)
+    values: dict[Kind, st.SearchStrategy[Any]] = {
+        "text": letters.filter(lambda text: text.strip() == text),
+        "number": st.integers(-5, 5) | st.sampled_from([0.5, 1e9, -2.25]),
+        "truth": st.booleans(),
+        "time": st.integers(0, 10**9),
+    }
+    names: dict[str, Kind] = {"title": "text", "price": "number", "available": "truth", "shot": "time"}
+    kinds = draw(st.sets(st.sampled_from([*names.items(), ("colour", "text")])))
+    found = {
+        name: column_of(draw(st.lists(st.none() | values[kind], min_size=n, max_size=n)), kind, name)
+        for name, kind in sorted(kinds)
+    }
+    return Attributes({name: column for name, column in found.items() if column.known.any()})

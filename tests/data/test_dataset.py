@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from coheat.attributes import Attributes, column_of
 from coheat.data import BundleData, Shown, Vocabulary, pairs, relation
 from coheat.data.dataset import DAY, Sparse
 from coheat.errors import DataError, UnknownIdError
@@ -121,6 +122,10 @@ def content(data: BundleData) -> object:
         [matrix.toarray().tolist() for matrix in relations],
         [None if known is None else str(known.tolist()) for known in moments],
         data.as_of,
+        [
+            {name: [column.value(row) for row in range(8)] for name, column in table.columns.items()}
+            for table in (data.bundle_attributes, data.item_attributes)
+        ],
     )
 
 
@@ -146,6 +151,8 @@ CHANGES: dict[str, Any] = {
     "item_timestamps": np.array([4, 6]),
     "shown": Shown(np.array([0, 1]), np.array([1, 1]), np.array([3, 3])),
     "as_of": 10.0,
+    "bundle_attributes": Attributes({"title": column_of(["Tea", None], "text", "title")}),
+    "item_attributes": Attributes({"price": column_of([1, None, 2.5], "number", "price")}),
 }
 DATED = replace(
     SHOP,
@@ -155,6 +162,8 @@ DATED = replace(
     item_timestamps=np.array([4, 5]),
     shown=Shown(np.array([0, 1]), np.array([1, 0]), np.array([3, 3])),
     as_of=9.0,
+    bundle_attributes=Attributes({"title": column_of(["Tea", "Sun"], "text", "title")}),
+    item_attributes=Attributes({"price": column_of([1, 2, 2.5], "number", "price")}),
 )
 
 

@@ -9,7 +9,20 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, errors, note, print_json
-from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, add_bundles, candidates_of, turned
+from coheat.cli.serving import (
+    FIELDS,
+    KNOB,
+    NEW_BUNDLES,
+    NOT_ON_OFFER,
+    NOW,
+    RUN,
+    WHERE,
+    K,
+    add_bundles,
+    asked_for,
+    candidates_of,
+    turned,
+)
 from coheat.errors import ConfigError
 
 
@@ -22,6 +35,10 @@ def batch(
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
     include_seen: bool = typer.Option(False, "--include-seen", help="Also what the user took already."),
+    where: str | None = WHERE,
+    fields: str | None = FIELDS,
+    include_not_on_offer: bool = NOT_ON_OFFER,
+    now: str | None = NOW,
     shard: str = typer.Option("1/1", metavar="I/N", help="Do every N-th part, from the I-th on."),
     part_size: int = typer.Option(
         10_000, min=1, help="Users in a part; memory grows with it, not with users."
@@ -36,12 +53,15 @@ def batch(
 
         coheat batch runs/youshu --out lists -k 20
 
+        coheat batch runs/shop --out lists --where '{"price": {"at_most": 30}}' --fields title
+
         coheat batch runs/youshu --out lists --shard 1/2 & coheat batch runs/youshu --out lists --shard 2/2
     """
     from coheat.batch import recommend_all
     from coheat.recommender import Recommender
 
     chosen, which = candidates_of(candidates, ()), _parse_shard(shard)
+    asked = asked_for(where, fields, include_not_on_offer, now)
     recommender = Recommender.load(run, **turned(knob))
     add_bundles(recommender, new_bundles, quiet=as_json)
     with errors.status("recommending to all users") as status:
@@ -54,6 +74,7 @@ def batch(
             which,
             part_size,
             lambda done, parts: status.update(f"part {done} of {parts}"),
+            **asked,
         )
     if as_json:
         print_json({"out": str(out), **asdict(report)})

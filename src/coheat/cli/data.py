@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,6 +73,8 @@ def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
             _say(f"  {problem.hint}", style="dim")
     if report.counts:
         _say(", ".join(f"{count:,} {name}" for name, count in report.counts.items()))
+    for line in _columns(report.columns or {}):
+        _say(line)
     if report.leakage is not None and report.leakage.pairs:
         _say(str(report.leakage))
     found = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
@@ -125,10 +127,24 @@ def stats(
         f"top 20%: {found.top_20_percent_share:.0%}, Gini {found.gini:.2f}; "
         f"{found.bundles_without_interactions:,} bundles without any"
     )
-    for line in _what_is_dated(found):
+    for line in (*_what_is_dated(found), *_columns(found.columns)):
         _say(line)
     if plot is not None:
         _say(f"drawn: {plot}")
+
+
+def _columns(tables: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The further columns of each table, and what they are taken for."""
+    from coheat.attributes import UNDERSTOOD
+
+    def said(name: str, kind: str) -> str:
+        return f"{name} ({kind})" if name in UNDERSTOOD else f"{name} ({kind}, kept as it is)"
+
+    return [
+        f"columns of {table}: {', '.join(said(*column) for column in columns.items())}"
+        for table, columns in tables.items()
+        if columns
+    ]
 
 
 def _what_is_dated(found: Stats) -> list[str]:

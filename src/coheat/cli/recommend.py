@@ -8,7 +8,23 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import note, print_json
-from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, add_bundles, candidates_of, show, turned
+from coheat.cli.serving import (
+    FIELDS,
+    KNOB,
+    NEW_BUNDLES,
+    NOT_ON_OFFER,
+    NOW,
+    RUN,
+    WHERE,
+    K,
+    add_bundles,
+    asked_for,
+    candidates_of,
+    cells,
+    fields_shown,
+    show,
+    turned,
+)
 from coheat.errors import ConfigError
 
 
@@ -34,6 +50,10 @@ def recommend(
         None, metavar="BUNDLE", help="Instead: the users whom this bundle suits best (coheat audience)."
     ),
     include_seen: bool = typer.Option(False, "--include-seen", help="Also what the user took already."),
+    where: str | None = WHERE,
+    fields: str | None = FIELDS,
+    include_not_on_offer: bool = NOT_ON_OFFER,
+    now: str | None = NOW,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Recommend bundles to users.
@@ -50,6 +70,8 @@ def recommend(
         coheat recommend runs/youshu --user newcomer --item 4 --item 8 --bundle 15
 
         coheat recommend runs/youshu --new-bundle summer=4,8,15 --audience summer
+
+        coheat recommend runs/shop --user 17 --where '{"price": {"at_most": 30}}' --fields title,category
     """
     if bool(users) == (audience is not None):
         raise ConfigError(
@@ -59,6 +81,7 @@ def recommend(
     if (items or bundles) and len(users) != 1:
         raise ConfigError("--item and --bundle describe one user; name just that one with --user")
 
+    asked = asked_for(where, fields, include_not_on_offer, now)
     from coheat.recommender import Recommender
 
     recommender = Recommender.load(run, **turned(knob))
@@ -68,12 +91,12 @@ def recommend(
     else:
         own_items, own_bundles = dict.fromkeys(users, items), dict.fromkeys(users, bundles)
         found = recommender.recommend(
-            users, k, chosen, not include_seen, exclude, items=own_items, bundles=own_bundles
+            users, k, chosen, not include_seen, exclude, own_items, own_bundles, **asked
         )
     if as_json:
         print_json(
             {
-                "recommendations": [row._asdict() for row in found],
+                "recommendations": [row.as_dict() for row in found],
                 "sources": found.sources,
                 "short": found.short,
                 "notes": found.notes,
@@ -83,4 +106,6 @@ def recommend(
         return
     for sentence in found.notes:
         note(sentence)
-    show(("user", "rank", "bundle", "score"), [(r.user_id, r.rank, r.bundle_id, r.score) for r in found])
+    names = [] if audience is not None else fields_shown(recommender, asked["fields"])
+    rows = [(r.user_id, r.rank, r.bundle_id, *cells(recommender, r.bundle_id, names), r.score) for r in found]
+    show(("user", "rank", "bundle", *names, "score"), rows)

@@ -30,6 +30,45 @@ NEW_BUNDLES: Any = typer.Option(
 )
 
 
+WHERE: Any = typer.Option(
+    None,
+    metavar="JSON",
+    help="Only bundles whose columns meet these conditions: "
+    '\'{"category": {"in": ["TEA"]}, "price": {"at_most": 30}}\'. Operators: is, in, not_in, at_least, '
+    "at_most, above, below, contains, missing.",
+)
+FIELDS: Any = typer.Option(None, metavar="A,B", help="Columns to show with each bundle: title,category.")
+NOT_ON_OFFER: Any = typer.Option(
+    False, "--include-not-on-offer", help="Also what is not available, not launched yet or has ended."
+)
+NOW: Any = typer.Option(None, metavar="TIME", help="As of this moment instead of now: 2024-05-31.")
+
+
+def asked_for(
+    where: str | None, fields: str | None, include_not_on_offer: bool, now: str | None
+) -> dict[str, Any]:
+    """--where, --fields, --include-not-on-offer and --now as `Recommender.recommend` takes them."""
+    return {
+        "where": None if where is None else parse_object("--where", where),
+        "fields": None if fields is None else [name.strip() for name in fields.split(",") if name.strip()],
+        "only_on_offer": not include_not_on_offer,
+        "now": now,
+    }
+
+
+def parse_object(option: str, text: str) -> dict[str, Any]:
+    """The JSON object that an option was given."""
+    import json
+
+    try:
+        found = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"{option} {text!r}: not valid JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f'{option} {text!r}: write a JSON object, such as {{"price": {{"at_most": 30}}}}')
+    return found
+
+
 def turned(knob: float | None) -> dict[str, float]:
     """The knob of the command line as `Recommender.load` takes it."""
     return {} if knob is None else {"welcome": knob}
@@ -64,19 +103,14 @@ def parse_bundles(text: str) -> dict[str, list[str]]:
 
 
 def _parse_json(text: str) -> dict[str, list[str]]:
-    import json
-
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--new-bundle {text!r}: not valid JSON ({error})") from None
-    lists = isinstance(document, dict) and all(
+    document = parse_object("--new-bundle", text)
+    lists = all(
         isinstance(items, list) and all(isinstance(item, str) for item in items)
         for items in document.values()
     )
     if not lists:
         raise ConfigError(f'--new-bundle {text!r}: write JSON as {{"id": ["item", "item"]}}')
-    return dict(document)
+    return document
 
 
 def candidates_of(word: str, ids: Sequence[str]) -> Any:
@@ -88,15 +122,26 @@ def candidates_of(word: str, ids: Sequence[str]) -> Any:
     return list(ids) or word
 
 
+def fields_shown(recommender: Recommender, fields: Sequence[str] | None) -> list[str]:
+    """The columns of a table of bundles: those asked for, else titles where there are any."""
+    return ["title"] * ("title" in recommender.bundle_columns) if fields is None else list(fields)
+
+
+def cells(recommender: Recommender, bundle: str, fields: Sequence[str]) -> list[object]:
+    """What the columns say of a bundle, for a table."""
+    found = recommender.fields_of(bundle, fields).values() if fields else ()
+    return ["" if value is None else value for value in found]
+
+
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table; numbers stand to the right."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
-    words = {"user", "bundle", "item", "term", "about", "shared items", "what"}
+    numbers = {"rank", "score", "share", "similarity", "weight", "price"}
     for name in columns:
-        table.add_column(name, justify="left" if name in words else "right")
+        table.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
         # Text, not str: an id such as "[red]" is to be shown, not obeyed.
         table.add_row(

@@ -9,7 +9,22 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, K, add_bundles, show
+from coheat.cli.serving import (
+    FIELDS,
+    NEW_BUNDLES,
+    NOT_ON_OFFER,
+    NOW,
+    RUN,
+    WHERE,
+    K,
+    add_bundles,
+    asked_for,
+    cells,
+    fields_shown,
+    show,
+)
+
+MOST_ITEMS = 10
 
 
 @app.command()
@@ -18,6 +33,10 @@ def similar(
     bundle: str = typer.Argument(..., metavar="BUNDLE", help="The bundle, old or new."),
     k: int = K,
     new_bundles: list[str] = NEW_BUNDLES,
+    where: str | None = WHERE,
+    fields: str | None = FIELDS,
+    include_not_on_offer: bool = NOT_ON_OFFER,
+    now: str | None = NOW,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Find the bundles most like one, by the cosine of what their items say.
@@ -32,9 +51,21 @@ def similar(
 
     recommender = Recommender.load(run)
     unknown = add_bundles(recommender, new_bundles, quiet=as_json)
-    found = recommender.similar_bundles(bundle, k)
+    asked = asked_for(where, fields, include_not_on_offer, now)
+    found = recommender.similar_bundles(bundle, k, **asked)
     if as_json:
         print_json({"similar": [asdict(row) for row in found], "unknown_items": unknown})
         return
-    rows = [(row.rank, row.bundle_id, row.similarity, ", ".join(row.shared_items)) for row in found]
-    show(("rank", "bundle", "similarity", "shared items"), rows)
+    names = fields_shown(recommender, asked["fields"])
+    rows = [
+        (
+            row.rank,
+            row.bundle_id,
+            *cells(recommender, row.bundle_id, names),
+            row.similarity,
+            ", ".join(row.shared_items[:MOST_ITEMS])
+            + (", ..." if len(row.shared_items) > MOST_ITEMS else ""),
+        )
+        for row in found
+    ]
+    show(("rank", "bundle", *names, "similarity", "shared items"), rows)

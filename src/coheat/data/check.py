@@ -30,6 +30,10 @@ What is found, and what comes of it:
 | timestamp missing or not a time                           | error with the rows                            |
 | timestamp that looks like milliseconds                    | warning                                        |
 | `launched` or `ends` in the list of bundles: not a time   | error with the rows; empty is "not known"      |
+| `price` not a number, `available` neither true nor false  | error with the rows; empty is "not known"      |
+| further columns of `bundles` and `items`                  | kept, and listed with what they are taken for  |
+| further columns of other tables                           | not read; note                                 |
+| column of lists, structures or without a name             | not kept; warning                              |
 | end of a bundle before its launch                         | kept; warning with the rows                    |
 | interaction while its bundle was not on offer             | kept; note                                     |
 | `shown`: bundle that no other table has                   | error with the rows                            |
@@ -53,6 +57,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coheat.data.dataset import column_kinds
 from coheat.data.files import Reading, inspect
 from coheat.data.leaks import REMEDY, Leakage, leakage, leakage_before_division
 from coheat.data.problems import Problem, Problems
@@ -66,6 +71,8 @@ class CheckReport:
     directory: Path
     problems: tuple[Problem, ...]
     counts: dict[str, int] | None
+    columns: dict[str, dict[str, str]] | None = None
+    """Of the tables `bundles` and `items`: their further columns, and what each is taken for."""
     leakage: Leakage | None = None
     """Whether held-out interactions (where nothing is divided yet, any) give themselves away."""
 
@@ -87,6 +94,7 @@ class CheckReport:
             "directory": str(self.directory),
             "ok": self.ok,
             "counts": self.counts,
+            "columns": self.columns,
             "leakage": None if self.leakage is None else self.leakage.to_dict(),
             "problems": [problem.to_dict() for problem in self.problems],
         }
@@ -97,7 +105,7 @@ def check(directory: str | Path) -> CheckReport:
     place = Path(directory)
     problems = Problems(place)
     reading = inspect(place, problems)
-    counts, leaks = None, None
+    counts, columns, leaks = None, None, None
     if reading is not None and not problems.of("error"):
         world = reading.world
         counts = {"users": len(world.users), "bundles": len(world.bundles), "items": len(world.items)}
@@ -106,8 +114,9 @@ def check(directory: str | Path) -> CheckReport:
         counts |= {"user_item": int(world.user_item.matrix.nnz), "bundle_item": int(world.bundle_item.nnz)}
         if world.shown is not None:
             counts["shown"] = len(world.shown)
+        columns = column_kinds(world.data())
         leaks = _leaks(reading, problems)
-    return CheckReport(place, tuple(problems.found), counts, leaks)
+    return CheckReport(place, tuple(problems.found), counts, columns, leaks)
 
 
 def _leaks(reading: Reading, problems: Problems) -> Leakage:

@@ -49,8 +49,8 @@ class CodedIds:
 
 def encode_ids(column: Column) -> CodedIds:
     """Codes and distinct texts of a column of ids; rows without a usable id are told and get code -1."""
-    values = _plain(column.values)
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or _is_text(values.type)):
+    values = plain(column.values)
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or is_text(values.type)):
         what = f"{column.name} is of type {values.type}"
         column.problems.error(column.source, what, INTEGERS_OR_TEXTS)
         return CodedIds(pa.array([], pa.string()), np.full(len(values), -1, dtype=np.int64))
@@ -84,7 +84,7 @@ def _distinct(values: Any) -> tuple[Indices, Any]:
     return np.concatenate(codes).astype(np.int64), chunks[-1].dictionary
 
 
-def _plain(values: Any) -> Any:
+def plain(values: Any) -> Any:
     """The same column without dictionaries and views."""
     is_dictionary = pa.types.is_dictionary(values.type)
     kind = values.type.value_type if is_dictionary else values.type
@@ -98,7 +98,7 @@ def _plain(values: Any) -> Any:
     return values if kind == values.type else values.cast(kind)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
     """Whether it is text, or bytes: some programs write text as bytes into Parquet."""
     types = pa.types
     is_string = types.is_string(kind) or types.is_large_string(kind)
@@ -155,9 +155,9 @@ def encode_offer_times(column: Column) -> Moments:
 def _encode_times(column: Column) -> tuple[Indices, npt.NDArray[np.bool_]]:
     """(rows,) Unix seconds, and where there is no value; what is no time is told as an error."""
     hint = "write whole Unix seconds, or times like 2024-05-31T18:00:00"
-    values = _plain(column.values)
+    values = plain(column.values)
     seconds, known = _to_seconds(values)
-    missing = values.is_null().to_numpy() | _is_blank(values)
+    missing = values.is_null().to_numpy() | is_blank(values)
     wrong = ~known & ~missing
     if wrong.any():
         first = column.values[int(np.argmax(wrong))].as_py()
@@ -173,13 +173,15 @@ def _encode_times(column: Column) -> tuple[Indices, npt.NDArray[np.bool_]]:
     return seconds, missing
 
 
-def _is_blank(values: Any) -> npt.NDArray[np.bool_]:
+def is_blank(values: Any) -> npt.NDArray[np.bool_]:
     """Which values are an empty text or NaN: nothing was written there."""
     if pa.types.is_floating(values.type):
-        nan: npt.NDArray[np.bool_] = np.isnan(values.to_numpy())
+        nan: npt.NDArray[np.bool_] = np.isnan(values.to_numpy(zero_copy_only=False))
         return nan
-    if _is_text(values.type):
-        blank: npt.NDArray[np.bool_] = pc.fill_null(pc.binary_length(values), 0).to_numpy() == 0
+    if is_text(values.type):
+        blank: npt.NDArray[np.bool_] = (
+            pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False) == 0
+        )
         return blank
     return np.zeros(len(values), dtype=bool)
 
@@ -196,7 +198,7 @@ def _to_seconds(values: Any) -> tuple[Indices, npt.NDArray[np.bool_]]:
         numbers = values.to_numpy()
         known = np.abs(numbers) < 2**53
         return np.floor(np.where(known, numbers, 0)).astype(np.int64), known
-    if _is_text(kind):
+    if is_text(kind):
         return _parse_times(values)
     return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
 

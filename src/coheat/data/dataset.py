@@ -11,7 +11,7 @@ stands after it (splits, models, evaluation) may rely on its invariants:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from coheat.attributes import Attributes, Column
 from coheat.display import html_facts
 from coheat.errors import DataError
 from coheat.ids import Vocabulary
@@ -147,6 +148,9 @@ class BundleData:
     `user_item`. `launched` and `ends` say from when and until when each bundle (n_bundles,) is on offer, NaN
     for a bundle of which that is not known. `shown` counts exposure. `as_of` is the moment up to which the
     data tell, where a split made it earlier than the latest moment in them.
+
+    `bundle_attributes` and `item_attributes` are the further columns of the tables of bundles and items. No
+    model learns from them. Where a split hides launches and ends from the model, they stand there.
     """
 
     users: Vocabulary
@@ -161,6 +165,8 @@ class BundleData:
     item_timestamps: Indices | None = None
     shown: Shown | None = None
     as_of: float | None = None
+    bundle_attributes: Attributes = field(default_factory=Attributes)
+    item_attributes: Attributes = field(default_factory=Attributes)
 
     def __post_init__(self) -> None:
         for name, matrix, rows, columns in (
@@ -322,7 +328,25 @@ class BundleData:
         }.items():
             if moments is not None:
                 digest.update(f"{name}:{len(moments)}".encode() + _canonical(moments).tobytes())
+        for ids, attributes in ((self.bundles, self.bundle_attributes), (self.items, self.item_attributes)):
+            if attributes:
+                digest.update(ids.kind.encode() + attributes.digest(len(ids)))
         return digest.hexdigest()
+
+    @property
+    def offer_times(self) -> dict[str, Moments]:
+        """Since (`launched`) and until when (`ends`) bundles are on offer, as far as that is known."""
+        times = {"launched": self.launched, "ends": self.ends}
+        return {name: moments for name, moments in times.items() if moments is not None}
+
+    def described_bundles(self) -> Attributes:
+        """All columns of bundles, those of times included."""
+        times = {name: Column("time", moments) for name, moments in self.offer_times.items()}
+        return self.bundle_attributes.with_columns(times)
+
+    def without_offer_times(self) -> BundleData:
+        """The same world, in which no model can see since and until when bundles are on offer."""
+        return replace(self, launched=None, ends=None, bundle_attributes=self.described_bundles())
 
     def with_user_bundle(self, user_bundle: Sparse, timestamps: Indices | None = None) -> BundleData:
         """The same world with other interactions: how a split makes its training part."""
@@ -337,3 +361,9 @@ class BundleData:
             user_item=relation(users[kept], items[kept], self.user_item.shape),
             item_timestamps=times,
         )
+
+
+def column_kinds(data: BundleData) -> dict[str, dict[str, str]]:
+    """The further columns of the tables of bundles and items, and what each is taken for."""
+    tables = {"bundles": data.described_bundles(), "items": data.item_attributes}
+    return {name: table.kinds() for name, table in tables.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,16 @@ from coheat.ids import Vocabulary
 SPLIT_FACTS = "split.json"
 FORM = (
     'it must hold {"scenario": text, "seed": number or null} and, where there are any, "as_of": number, '
-    '"times": three numbers, "warm_up": {"at_least": number, "levels": {number: list of bundle ids}}'
+    '"times": three numbers, "offer_times_hidden": true or false, '
+    '"warm_up": {"at_least": number, "levels": {number: list of bundle ids}}'
 )
 
 
 @dataclass(frozen=True)
 class SplitFacts:
     """Scenario and seed; the moment the training data are of; of a split by time the moments at which it was
-    cut; of the warm-up scenario how many takers a bundle had to have, and which bundles keep how many.
+    cut; whether launches and ends are hidden from models; of the warm-up scenario how many takers a bundle
+    had to have, and which bundles keep how many.
     """
 
     scenario: str = "published"
@@ -36,6 +38,7 @@ class SplitFacts:
     times: tuple[float, float, float] | None = None
     at_least: int | None = None
     levels: Mapping[int, tuple[str, ...]] | None = None
+    offer_times_hidden: bool = False
 
     def warm_up(self, bundles: Vocabulary) -> WarmUp | None:
         """The thinned bundles as positions; ids that are none of `bundles` are left out."""
@@ -52,6 +55,8 @@ def write_facts(directory: Path, split: Split) -> None:
     facts: dict[str, Any] = {"scenario": split.scenario, "seed": split.seed}
     if split.train.as_of is not None:
         facts["as_of"] = split.train.as_of
+    if {"launched", "ends"} & split.train.bundle_attributes.columns.keys():
+        facts["offer_times_hidden"] = True
     if split.times is not None:
         facts["times"] = split.times
     if split.warm_up is not None:
@@ -85,13 +90,18 @@ def _parse(facts: Any) -> SplitFacts:
     if times is not None:
         begin, middle, end = (_moment(moment) for moment in times)
         cut = (begin, middle, end)
-    found = SplitFacts(scenario, seed, None if as_of is None else _moment(as_of), cut)
+    hidden = facts.get("offer_times_hidden", False)
+    if not isinstance(hidden, bool):
+        raise TypeError("offer_times_hidden")
+    found = SplitFacts(
+        scenario, seed, None if as_of is None else _moment(as_of), cut, offer_times_hidden=hidden
+    )
     if warm_up is None:
         return found
     levels = {int(level): _ids(names) for level, names in warm_up["levels"].items()}
     if not set(levels) <= set(LEVELS) or not isinstance(warm_up["at_least"], int):
         raise TypeError("warm_up")
-    return SplitFacts(found.scenario, found.seed, found.as_of, cut, warm_up["at_least"], levels)
+    return replace(found, at_least=warm_up["at_least"], levels=levels)
 
 
 def _moment(value: Any) -> float:

@@ -7,8 +7,9 @@ as a table of a SQLite or DuckDB file; with columns named `user_id`, `bundle_id`
 `user_bundle_validation`, `user_bundle_test`. Optional tables `users`, `bundles`, `items` list ids that stand
 nowhere else and fix the order of the ids; without them ids are sorted, so the order of rows never matters.
 `bundles` may have columns `launched` and `ends`: since and until when a bundle is on offer, so that one that
-nobody took for long is not taken for new. An optional table `shown` (`user_id`, `bundle_id`, where known
-`timestamp`) counts who was shown what.
+nobody took for long is not taken for new. All further columns of `bundles` and `items`, such as `title`, are
+kept (`describing.py`). An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who
+was shown what.
 
 Research text: see `coheat.data.research`.
 """
@@ -225,4 +226,4 @@ def _open(directory: Path, stem: str, problems: Problems, optional: bool = False
             problems.error(path.name, f"not a readable {what}: {reason}", "write it again")
             return None
     found = read_text(path, "," if ".csv" in path.suffixes else "\t", problems)
-    return None if found is None else Source(path.name, found.table, found.show_rows)
+    return None if found is None else Source(path.name, found.table, found.show_rows, typed=False)

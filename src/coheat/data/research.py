@@ -7,7 +7,7 @@
 
 Integers count from 0 and are the ids, as texts "0", "1", ... in numeric order. Where tables `users`,
 `bundles` or `items` (as `write_research` makes them) stand beside, row n of them names integer n, and
-`bundles` may say since and until when each is on offer (`launched`, `ends`).
+`bundles` and `items` may say more in further columns, such as `title`, `launched` and `ends`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from coheat.attributes import Attributes
+from coheat.data.dataset import Moments
+from coheat.data.describing import read_attributes
 from coheat.data.lists import offer_times
 from coheat.data.problems import Problems, counted, places
 from coheat.data.sources import Source
@@ -77,18 +80,28 @@ def read_world(directory: Path, parts: Mapping[str, str], problems: Problems) ->
     if len(interactions) < len(parts) or None in names.values():
         return None
     users, bundles, items = (Vocabulary(ids or (), kind) for kind, ids in names.items())
-    evidence = _offers(directory, len(bundles), problems)
+    evidence = _described(directory, sizes, problems)
     return build_world((users, bundles, items), user_item, bundle_item, interactions, problems, evidence)
 
 
-def _offers(directory: Path, n_bundles: int, problems: Problems) -> Evidence:
-    """Since and until when bundles are on offer, where the table that names them says so."""
-    path = directory / "bundles.parquet"
-    if not path.is_file():
-        return Evidence()
-    source = Source(path.name, parquet.read_table(path))
-    times = offer_times(source, np.arange(n_bundles), n_bundles, problems)
-    return Evidence(times.get("launched"), times.get("ends"))
+def _described(directory: Path, sizes: Mapping[str, int], problems: Problems) -> Evidence:
+    """What the tables that name bundles and items say of them in further columns."""
+    times: dict[str, Moments] = {}
+    attributes = {"bundle": Attributes(), "item": Attributes()}
+    for kind in attributes:
+        path, rows = directory / f"{kind}s.parquet", np.arange(sizes[kind])
+        if path.is_file():
+            source = Source(path.name, parquet.read_table(path))
+            if kind == "bundle":
+                times = offer_times(source, rows, len(rows), problems)
+            read = {f"{kind}_id", *(times if kind == "bundle" else ())}
+            attributes[kind] = read_attributes(source, rows, problems, read)
+    return Evidence(
+        times.get("launched"),
+        times.get("ends"),
+        bundle_attributes=attributes["bundle"],
+        item_attributes=attributes["item"],
+    )
 
 
 def _names(directory: Path, kind: str, size: int, problems: Problems) -> list[str] | None:

@@ -18,11 +18,15 @@ def count_from_one(rows: Indices) -> list[int]:
 
 @dataclass(frozen=True)
 class Source:
-    """An Arrow table, the name it goes by in messages, and how its rows are numbered there."""
+    """An Arrow table, the name it goes by in messages, and how its rows are numbered there.
+
+    `typed`: whether the types of its columns say what they are; in a text file everything is text.
+    """
 
     name: str
     table: Any
     show_rows: ShowRows = count_from_one
+    typed: bool = True
 
 
 def find_column(source: Source, name: str, problems: Problems) -> Column | None:

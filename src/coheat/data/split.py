@@ -14,7 +14,8 @@ Seven scenarios divide interactions; every one keeps all users, bundles and item
 
 - everything: all interactions train and nothing is held out, for the model that is to be served.
 
-Launches, ends and showings stay only in the last three: the others treat bundles as new that are not.
+Models learn from launches, ends and showings only in the last three: the others treat bundles as new that are
+not. Launches and ends stay among the columns of bundles in all of them, for whoever serves the model.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def split(
     else:
         part = mixed(data, ratios, 0.5 if cold_share is None else cold_share, rng)
     # Launches, ends and showings would tell on the bundles that these scenarios treat as new.
-    return _divide(replace(data, launched=None, ends=None, shown=None), part, scenario, seed)
+    return _divide(replace(data.without_offer_times(), shown=None), part, scenario, seed)
 
 
 def _divide(data: BundleData, part: Indices, scenario: str, seed: int) -> Split:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coheat.data.dataset import BundleData, Indices, Moments, Sparse
+from coheat.data.dataset import BundleData, Indices, Moments, Sparse, column_kinds
 from coheat.errors import DataError
 
 
@@ -40,6 +40,8 @@ class Stats:
     bundles_with_launch: int = 0
     bundles_with_end: int = 0
     showings: int = 0
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of the tables `bundles` and `items`: their further columns, and what each is taken for."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +71,7 @@ def stats(data: BundleData) -> Stats:
         bundles_with_launch=_known(data.launched),
         bundles_with_end=_known(data.ends),
         showings=0 if data.shown is None else len(data.shown),
+        columns=column_kinds(data),
     )
 
 

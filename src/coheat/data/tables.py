@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coheat.attributes import Attributes
 from coheat.data.columns import encode_ids, encode_timestamps
 from coheat.data.dataset import BundleData
+from coheat.data.describing import note_unread
 from coheat.data.joins import FEWEST
 from coheat.data.lists import IdList, read_list
 from coheat.data.problems import Problems, counted, listed, places
@@ -80,6 +82,8 @@ def world_from_tables(
             about.moments("launched", len(bundles)),
             about.moments("ends", len(bundles)),
             None if shown is None else _known_bundles(_positions(shown, ids), shown, problems),
+            about.attributes,
+            Attributes() if (listed_items := lists.get("item")) is None else listed_items.attributes,
         ),
     )
 
@@ -94,6 +98,8 @@ def code_table(source: Source, kinds: tuple[str, str], problems: Problems) -> Co
     if kinds in DATED_TABLES and "timestamp" in source.table.column_names:
         column = find_column(source, "timestamp", problems)
         timestamps = None if column is None else encode_timestamps(column)
+    read = {*(f"{kind}_id" for kind in kinds), *(("timestamp",) if kinds in DATED_TABLES else ())}
+    note_unread(source, read, problems)
     pairs = PairRows(source.name, one.codes, other.codes, source.show_rows, timestamps)
     good = (one.codes >= 0) & (other.codes >= 0)
     return CodedTable(kinds, (one.ids, other.ids), pairs if good.all() else pairs.keep(good))
@@ -192,14 +198,20 @@ def _report_swapped(tables: list[CodedTable], problems: Problems) -> None:
 
 
 def from_frames(
-    user_bundle: Any, user_item: Any, bundle_item: Any, bundles: Any = None, shown: Any = None
+    user_bundle: Any,
+    user_item: Any,
+    bundle_item: Any,
+    bundles: Any = None,
+    shown: Any = None,
+    items: Any = None,
 ) -> BundleData:
     """Data from pandas, polars or pyarrow tables with columns user_id, bundle_id, item_id (and timestamp).
 
-    `bundles`, with the columns bundle_id, launched and ends, says since and until when each is on offer,
-    where that is known; `shown`, with user_id, bundle_id (and timestamp), who was shown what. Anything that
-    speaks Arrow's stream interface is accepted too. Warnings and errors are those of reading files; rows are
-    counted from 1.
+    `bundles` (with bundle_id) and `items` (with item_id) say more of them in any further columns, such as
+    title, category and price; launched and ends of bundles are since and until when each is on offer, where
+    that is known. `shown`, with user_id, bundle_id (and timestamp): who was shown what. Anything that speaks
+    Arrow's stream interface is accepted too. Warnings and errors are those of reading files; rows are counted
+    from 1.
     """
     problems = Problems()
     frames = {"user_bundle": user_bundle, "user_item": user_item, "bundle_item": bundle_item}
@@ -207,7 +219,11 @@ def from_frames(
         frames[SHOWN] = shown
     sources = {name: Source(name, _as_arrow(frame, name)) for name, frame in frames.items()}
     sources["all"] = sources.pop("user_bundle")
-    lists = {} if bundles is None else {"bundle": Source("bundles", _as_arrow(bundles, "bundles"))}
+    lists = {
+        kind: Source(f"{kind}s", _as_arrow(frame, f"{kind}s"))
+        for kind, frame in (("bundle", bundles), ("item", items))
+        if frame is not None
+    }
     world = world_from_tables(sources, lists, problems)
     problems.conclude(stacklevel=3)
     assert world is not None, "without an error there is a world"
@@ -226,9 +242,8 @@ def _as_arrow(frame: Any, name: str) -> Any:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"{name}: a column mixes types ({error}); turn its ids into texts first") from None
     pair_tables = {**PAIR_TABLES, SHOWN: PAIR_TABLES["user_bundle"]}
-    columns = (
-        [f"{kind}_id" for kind in pair_tables[name]] if name in pair_tables else ["bundle_id", "launched"]
-    )
+    listing = {"bundles": ["bundle_id", "launched"], "items": ["item_id", "title"]}
+    columns = [f"{kind}_id" for kind in pair_tables[name]] if name in pair_tables else listing[name]
     raise DataError(
         f"{name}: a {type(frame).__name__} is no table; give a pandas, polars or pyarrow frame "
         f"with the columns {' and '.join(columns)}"

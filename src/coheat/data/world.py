@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from coheat.attributes import Attributes
 from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, first_of_runs, pairs, relation
 from coheat.data.facts import SplitFacts
 from coheat.data.joins import Side, report_join
@@ -46,11 +47,14 @@ class Interactions:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What else is known of bundles: since and until when each is on offer, and who was shown them."""
+    """What else is known: since and until when each bundle is on offer, who was shown them, and the further
+    columns of bundles and items."""
 
     launched: Moments | None = None
     ends: Moments | None = None
     shown: PairRows | None = None
+    bundle_attributes: Attributes = field(default_factory=Attributes)
+    item_attributes: Attributes = field(default_factory=Attributes)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class World:
     launched: Moments | None = None
     ends: Moments | None = None
     shown: Shown | None = None
+    bundle_attributes: Attributes = field(default_factory=Attributes)
+    item_attributes: Attributes = field(default_factory=Attributes)
     user_item_source: str = "user_item"
 
     def data(self) -> BundleData:
@@ -75,6 +81,7 @@ class World:
     def split(self, facts: SplitFacts) -> Split:
         train, validation, test = (self.parts[name] for name in PARTS)
         world = replace(self._with(train), as_of=facts.as_of)
+        world = world.without_offer_times() if facts.offer_times_hidden else world
         return Split(
             world,
             validation.matrix,
@@ -98,6 +105,8 @@ class World:
             self.ends,
             self.user_item.timestamps,
             self.shown,
+            bundle_attributes=self.bundle_attributes,
+            item_attributes=self.item_attributes,
         )
 
 
@@ -123,6 +132,8 @@ def build_world(
         evidence.launched,
         evidence.ends,
         None if shown is None else Shown(shown.rows, shown.columns, shown.timestamps),
+        evidence.bundle_attributes,
+        evidence.item_attributes,
         user_item.source,
     )
     _report_shared(world, parts, problems)

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, pairs
+from coheat.attributes import Attributes
+from coheat.attributes.arrow import to_arrow
+from coheat.data.dataset import BundleData, Indices, Shown, Sparse, pairs
 from coheat.data.facts import SPLIT_FACTS, write_facts
 from coheat.data.files import SUFFIXES
 from coheat.data.research import PART_FILES, UNSPLIT_FILE
@@ -60,8 +62,8 @@ def write_research(
     """Write the research text layout (see `coheat.data.research`), readable by published code.
 
     Ids become their positions. Where they were other than "0", "1", ..., tables `users`, `bundles`
-    and `items` keep them, and reading gives them back; so does `bundles` with the times of launches and
-    ends. The layout has no place for other times, nor for what was shown.
+    and `items` keep them, and reading gives them back; so do `bundles` and `items` with all columns that they
+    have. The layout has no place for other times, nor for what was shown.
     """
     if not name or "/" in name or "\\" in name:
         raise DataError(f"the name {name!r} becomes part of a file's name; use letters and digits")
@@ -75,7 +77,8 @@ def write_research(
         _write_integers(target / "bundle_item.txt", world.bundle_item)
         for vocabulary in (world.users, world.bundles, world.items):
             numbered = vocabulary.ids == tuple(map(str, range(len(vocabulary))))
-            if not numbered or (vocabulary.kind == "bundle" and _offer_times(world)):
+            times = vocabulary.kind == "bundle" and world.offer_times
+            if not numbered or times or _attributes(world, vocabulary.kind):
                 _write_ids(target, vocabulary, world)
         if isinstance(data, Split):
             write_facts(target, data)
@@ -154,18 +157,18 @@ def _write_rows(
     parquet.write_table(pa.table(table), path)
 
 
-def _offer_times(world: BundleData) -> dict[str, Moments]:
-    """Since and until when bundles are on offer, as far as that is known."""
-    times = {"launched": world.launched, "ends": world.ends}
-    return {name: moments for name, moments in times.items() if moments is not None}
-
-
 def _write_ids(directory: Path, vocabulary: Vocabulary, world: BundleData) -> None:
     table: dict[str, Any] = {f"{vocabulary.kind}_id": pa.array(vocabulary.ids, pa.string())}
     if vocabulary.kind == "bundle":
-        for name, moments in _offer_times(world).items():
+        for name, moments in world.offer_times.items():
             table[name] = pa.array(moments, pa.float64(), from_pandas=True)
+    for name, column in _attributes(world, vocabulary.kind).columns.items():
+        table[name] = to_arrow(column, len(vocabulary))
     parquet.write_table(pa.table(table), directory / f"{vocabulary.kind}s.parquet")
+
+
+def _attributes(world: BundleData, kind: str) -> Attributes:
+    return {"bundle": world.bundle_attributes, "item": world.item_attributes}.get(kind, Attributes())
 
 
 def _write_integers(path: Path, matrix: Sparse) -> None:

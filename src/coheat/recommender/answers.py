@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
+from coheat.attributes import Attributes, Value
 from coheat.display import html_table
 from coheat.served import Term
 
@@ -18,12 +19,7 @@ Source: TypeAlias = Literal["model", "folded-in", "popular-and-new"]
 (nothing being known of the user) the most popular and the newest bundles by turns."""
 
 
-class Recommendation(NamedTuple):
-    """One row: this bundle stands at this rank (from 1) for this user.
-
-    `is_new`: nobody had taken the bundle when the model was trained, or it came since.
-    """
-
+class _Row(NamedTuple):
     user_id: str
     bundle_id: str
     score: float
@@ -31,6 +27,22 @@ class Recommendation(NamedTuple):
     is_new: bool = False
 
 
+class Recommendation(_Row):
+    """One row: this bundle stands at this rank (from 1) for this user.
+
+    `is_new`: nobody had taken the bundle when the model was trained, or it came since. `fields`: what was
+    asked for of the bundle's columns, by name; None where nothing was.
+    """
+
+    fields: dict[str, Value] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON; with `fields` where some were asked for."""
+        found = self._asdict()
+        return found if self.fields is None else {**found, "fields": self.fields}
+
+
+COLUMNS = Recommendation._fields
 Columns: TypeAlias = Sequence[Iterable[Any]]
 """The columns of `Recommendation`."""
 
@@ -45,8 +57,11 @@ class Recommendations(Sequence[Recommendation]):
     holding them at once takes a good part of the time that finding them takes.
     """
 
-    def __init__(self, columns: Callable[[], Columns], count: int):
-        self._columns, self._count = columns, count
+    def __init__(
+        self, columns: Callable[[], Columns], count: int, fields: Callable[[], Attributes] | None = None
+    ):
+        """`fields` gives the columns of bundles that were asked for, a row for each row here."""
+        self._columns, self._count, self._fields = columns, count, fields
         self.sources: dict[str, Source] = {}
         self.short: dict[str, int] = {}
         self.notes: list[str] = []
@@ -59,7 +74,13 @@ class Recommendations(Sequence[Recommendation]):
         return self._count
 
     def __iter__(self) -> Iterator[Recommendation]:
-        return map(Recommendation._make, zip(*self._columns(), strict=True))
+        rows = map(Recommendation._make, zip(*self._columns(), strict=True))
+        return rows if self._fields is None else self._with_fields(rows, self._fields())
+
+    def _with_fields(self, rows: Iterable[Recommendation], table: Attributes) -> Iterator[Recommendation]:
+        for place, row in enumerate(rows):
+            row.fields = table.values(place)
+            yield row
 
     @overload
     def __getitem__(self, place: int) -> Recommendation: ...
@@ -74,25 +95,42 @@ class Recommendations(Sequence[Recommendation]):
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self) -> Any:
-        """A pyarrow.Table with the columns of `Recommendation`."""
+        """A pyarrow.Table with the columns of `Recommendation` and one for each field that was asked for."""
         import pyarrow
 
         types = pyarrow.string(), pyarrow.string(), pyarrow.float32(), pyarrow.int32(), pyarrow.bool_()
         columns = [pyarrow.array(list(c), t) for c, t in zip(self._columns(), types, strict=True)]
-        return pyarrow.table(columns, names=list(Recommendation._fields))
+        fields = {} if self._fields is None else field_arrays(self._fields(), self._count)
+        return pyarrow.table([*columns, *fields.values()], names=[*COLUMNS, *fields])
 
     def to_pandas(self) -> Any:
         """A pandas.DataFrame with the columns of `Recommendation`."""
         return self.to_arrow().to_pandas()
 
     def __repr__(self) -> str:
-        shown = [f"{user}  {rank:>3}  {score:>9.4f}  {bundle}{'  (new)' if new else ''}"
-                 for user, bundle, score, rank, new in self.rows[:20]]  # fmt: skip
+        shown = [f"{user}  {rank:>3}  {score:>9.4f}  {bundle}{'  (new)' if new else ''}{_said(row.fields)}"
+                 for row in self.rows[:20] for user, bundle, score, rank, new in [row]]  # fmt: skip
         more = [f"... {len(self) - 20} more rows"] if len(self) > 20 else []
         return "\n".join([f"Recommendations of {len(self)} rows", *shown, *more])
 
     def _repr_html_(self) -> str:
-        return html_table(self.rows[:50], Recommendation._fields) + f"<p>{len(self):,} rows</p>"
+        names = [] if self._fields is None else list(self._fields())
+        rows = [[*row, *(row.fields or {}).values()] for row in self.rows[:50]]
+        return html_table(rows, [*COLUMNS, *names]) + f"<p>{len(self):,} rows</p>"
+
+
+def _said(fields: dict[str, Value] | None) -> str:
+    return "".join(f"  {value}" for value in (fields or {}).values() if value is not None)
+
+
+def field_arrays(table: Attributes, n: int) -> dict[str, Any]:
+    """n rows of columns as pyarrow arrays, by name; one that a list has itself gets `bundle_` before it."""
+    from coheat.attributes.arrow import to_arrow
+
+    return {
+        f"bundle_{name}" if name in COLUMNS else name: to_arrow(column, n)
+        for name, column in table.columns.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -149,6 +187,24 @@ class SimilarBundle:
     rank: int
     is_new: bool
     shared_items: list[str]
+    fields: dict[str, Value] | None = None
+    """What was asked for of the bundle's columns; None where nothing was."""
+
+
+@dataclass(frozen=True)
+class FoundId:
+    """A bundle or an item that a search found, and its title where it has one."""
+
+    id: str
+    title: str | None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, best first. `complete`: whether everything was looked at in the time there was."""
+
+    found: list[FoundId]
+    complete: bool
 
 
 @dataclass(frozen=True)

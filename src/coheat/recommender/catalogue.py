@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from coheat.artifact import Contents
+from coheat.attributes import Value
 from coheat.ids import unknown
+from coheat.recommender.described import Described
 from coheat.served import Bundles, Served
 from coheat.served.ranking import Positions
 
@@ -32,12 +35,16 @@ class Catalogue:
     alive: npt.NDArray[np.bool_]
     contents: dict[int, Positions]
     """Items of the bundles (by row) that were added or replaced."""
+    described: Described
+    """What is said of bundles and items in columns."""
 
     @staticmethod
-    def of_training(served: Served, ids: Sequence[str]) -> Catalogue:
+    def of_training(contents: Contents) -> Catalogue:
+        served, ids = contents.served, contents.bundles.ids
         alive = np.ones(len(ids), dtype=np.bool_)
         rows = {name: row for row, name in enumerate(ids)}
-        return Catalogue(served, list(ids), rows, served.bundles, alive, {})
+        about = contents.bundle_attributes, contents.item_attributes, served.relations.bundle_item
+        return Catalogue(served, list(ids), rows, served.bundles, alive, {}, Described.of_training(*about))
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -57,6 +64,10 @@ class Catalogue:
             raise unknown(name, "bundle", self.names())
         return row
 
+    def history_weight(self, row: int) -> float | None:
+        """How far history counts for a bundle now; None where evidence does not decide it."""
+        return self.served.history_weight(float(self.bundles.taken[row]), float(self.bundles.youth[row]))
+
     def names(self) -> list[str]:
         """Ids of all bundles there are."""
         if self.alive.all():
@@ -75,12 +86,40 @@ class Catalogue:
         self.rows.update(zip(names, rows, strict=True))
         self.contents.update(zip(rows, items, strict=True))
         alive = np.pad(self.alive, (0, len(names)), constant_values=True)
-        return replace(self, bundles=self.served.added(self.bundles, items), alive=alive)
+        return replace(
+            self,
+            bundles=self.served.added(self.bundles, items),
+            alive=alive,
+            described=self.described.with_contents(np.array(rows, dtype=np.int64), items),
+        )
 
     def replaced(self, rows: Positions, items: Sequence[Positions]) -> Catalogue:
         """With other items for some bundles."""
         contents = {**self.contents, **dict(zip(rows.tolist(), items, strict=True))}
-        return replace(self, bundles=self.served.replaced(self.bundles, rows, items), contents=contents)
+        return replace(
+            self,
+            bundles=self.served.replaced(self.bundles, rows, items),
+            contents=contents,
+            described=self.described.with_contents(rows, items),
+        )
+
+    def with_bundles_described(self, changes: Mapping[str, Mapping[str, Value]]) -> Catalogue:
+        """With other values for some columns of some bundles."""
+        by_row = {self.row(name): values for name, values in changes.items()}
+        return replace(self, described=self.described.bundles_changed(by_row, self.items_of))
+
+    def with_items_described(self, changes: Mapping[int, Mapping[str, Value]]) -> Catalogue:
+        """With other values for some columns of some items (by row)."""
+        return replace(self, described=self.described.items_changed(changes, self._holders, self.items_of))
+
+    def _holders(self, items: Positions) -> Positions:
+        """Rows of the bundles that hold one of these items."""
+        trained = self.served.relations.bundle_item
+        entries = np.flatnonzero(np.isin(trained.indices, items))
+        rows = np.unique(np.searchsorted(trained.indptr, entries, side="right") - 1)
+        since = [row for row, held in self.contents.items() if row < len(self) and np.isin(held, items).any()]
+        unchanged = [row for row in rows.tolist() if row not in self.contents]
+        return np.array(sorted([*unchanged, *since]), dtype=np.int64)
 
     def removed(self, names: Sequence[str]) -> Catalogue:
         alive = self.alive.copy()
@@ -101,6 +140,7 @@ class Catalogue:
             rows={name: row for row, name in enumerate(ids)},  # of an id that is there twice, the later row
             bundles=self.bundles.only(kept),
             alive=self.alive[kept],
+            described=self.described.only(kept),
             contents={
                 new: self.contents[old] for new, old in enumerate(kept.tolist()) if old in self.contents
             },

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from coheat.errors import ConfigError, DataError, UnknownIdError
 from coheat.ids import Vocabulary, shortened
-from coheat.recommender.catalogue import Catalogue
 from coheat.served.ranking import Positions
-
-Candidates: TypeAlias = Literal["all", "new"] | Sequence[str]
 
 
 def check_k(k: int) -> None:
@@ -36,27 +32,10 @@ def check_ids(names: Sequence[str], what: str, advice: str) -> list[str]:
     if not listed:
         raise ConfigError(f"{what} is an empty list; {advice}")
     if len(set(listed)) < len(listed):
-        twice = next(name for place, name in enumerate(listed) if name in listed[:place])
+        seen: set[str] = set()
+        twice = next(name for name in listed if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ConfigError(f"{what} names {shortened(twice)} twice; name each once")
     return listed
-
-
-def candidate_rows(catalogue: Catalogue, candidates: Candidates, exclude: Sequence[str]) -> Positions:
-    """Rows of the bundles that may be listed, in order."""
-    if isinstance(candidates, str):
-        if candidates not in ("all", "new"):
-            raise ConfigError(f"candidates = {candidates!r}: choose 'all', 'new', or a list of bundle ids")
-        allowed = (
-            catalogue.alive & catalogue.bundles.is_new if candidates == "new" else catalogue.alive.copy()
-        )
-    else:
-        names = check_ids(candidates, "candidates", "choose 'all', 'new', or a list of bundle ids")
-        allowed = np.zeros(len(catalogue), dtype=np.bool_)
-        allowed[[catalogue.row(name) for name in names]] = True
-    if isinstance(exclude, str):
-        raise ConfigError("exclude takes a list of bundle ids")
-    allowed[[catalogue.row(name) for name in exclude]] = False
-    return np.flatnonzero(allowed)
 
 
 def item_rows(

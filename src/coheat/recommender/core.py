@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from coheat.artifact import Changes, Contents, Description, open_artifact, save_artifact
+from coheat.artifact import Changes, open_artifact, save_artifact
+from coheat.attributes import Where
 from coheat.errors import ConfigError, DataError
-from coheat.ids import shortened, unknown
+from coheat.ids import shortened
 from coheat.recommender import lists as listing
 from coheat.recommender import vectors
 from coheat.recommender.answers import (
     AddedBundles,
-    BundleInfo,
-    BundleShare,
     Explanation,
-    ItemShare,
     Recommendations,
     Recorded,
     SimilarBundle,
-    UserInfo,
 )
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.checks import Candidates, candidate_rows, check_id, check_ids, check_k, item_rows
-from coheat.recommender.taken import Taken
+from coheat.recommender.checks import check_id, check_ids, check_k, item_rows
+from coheat.recommender.choosing import Candidates, Choice, Chosen, choose
+from coheat.recommender.explaining import explanation
+from coheat.recommender.shop import Shop
 from coheat.served.ranking import Floats, Positions, best
-from coheat.served.relations import NOTHING
 
 
-class Recommender:
+class Recommender(Shop):
     """Recommend bundles to users, and users to bundles, from a trained model.
 
     >>> recommender = Recommender.load("runs/youshu")                    # doctest: +SKIP
@@ -48,14 +44,6 @@ class Recommender:
     up as it goes, so a pair that is being recorded may be hidden an instant before it counts, and an id that
     is removed and added anew meanwhile may be unknown to a question that began before.
     """
-
-    def __init__(self, contents: Contents):
-        """From a model in its served form and the ids behind its rows, as an artifact holds them."""
-        self._contents = contents
-        self._served, self._users, self._items = contents.served, contents.users, contents.items
-        self._taken = Taken(self._served.relations.user_bundle, self._users)
-        self._lock = threading.Lock()
-        self._catalogue = Catalogue.of_training(self._served, contents.bundles.ids)
 
     @classmethod
     def load(cls, path: str | Path, **knobs: float) -> Self:
@@ -73,6 +61,8 @@ class Recommender:
         found.add_bundles(changes.added)
         found.replace_bundles(changes.replaced)
         found.record_many(changes.recorded)
+        found.describe_bundles(changes.described.get("bundle", {}))
+        found.describe_items(changes.described.get("item", {}))
         return found
 
     def save(self, path: str | Path) -> None:
@@ -92,6 +82,7 @@ class Recommender:
             added=described(range(n_trained, len(catalogue))),
             replaced=described(row for row in catalogue.contents if row < n_trained),
             recorded=[(user, name) for name, users in self._taken.by_bundle.items() for user in users],
+            described={kind: dict(values) for kind, values in self._described.items() if values},
         )
         save_artifact(Path(path), contents, changes=changes)
 
@@ -106,12 +97,23 @@ class Recommender:
         exclude: Sequence[str] = (),
         items: Mapping[str, Sequence[str]] | None = None,
         bundles: Mapping[str, Sequence[str]] | None = None,
+        *,
+        where: Where | None = None,
+        fields: Sequence[str] | None = None,
+        only_on_offer: bool = True,
+        now: str | float | None = None,
     ) -> Recommendations:
         """The k best bundles of each user, best first; `short` and `notes` of the answer say where fewer.
 
         `candidates`: all bundles, only new ones (taken by nobody in training, or added since), or the ids of
         some. `exclude_seen` leaves out what the user took, in training or recorded since; `exclude` leaves
-        these bundles out for everybody. Equal scores stand in the order of rows: training's, then as added.
+        these bundles out for everybody. Ids that are not there are noted and left out. Equal scores stand in
+        the order of rows: training's, then as added.
+
+        `where` filters by columns, as in {"category": {"in": ["TEA"]}, "price": {"at_most": 30}}; `fields`
+        are columns to be given with each row (docs/recommender.md). Where columns say what is on offer
+        (`available`, `launched`, `ends`), only that is listed; all with `only_on_offer=False`, and as of
+        another moment with `now`, such as "2024-05-31".
 
         A user who was not in training is folded in from the `items` and `bundles` given for that user id and
         the bundles recorded since; where there are none, the list is the most popular and the newest bundles
@@ -122,18 +124,28 @@ class Recommender:
             users, "users", "recommend takes a list of user ids; for one user: recommend([user])"
         )
         moment = self._moment()
-        columns = candidate_rows(moment.catalogue, candidates, exclude)
-        asked = listing.Asked(names, k, columns, exclude_seen, items or {}, bundles or {})
+        choice = Choice(candidates, exclude, where, only_on_offer, now)
+        chosen = self._chosen(moment.catalogue, choice, fields)
+        asked = listing.Asked(names, k, chosen, exclude_seen, items or {}, bundles or {}, fields)
         return listing.recommend(moment, asked)
 
     def lists(
-        self, k: int = 20, candidates: Candidates = "all", exclude_seen: bool = True, part_size: int = 10_000
+        self,
+        k: int = 20,
+        candidates: Candidates = "all",
+        exclude_seen: bool = True,
+        part_size: int = 10_000,
+        *,
+        where: Where | None = None,
+        fields: Sequence[str] | None = None,
+        only_on_offer: bool = True,
+        now: str | float | None = None,
     ) -> listing.Lists:
         """Everybody's lists, to be computed part by part; all of them those of this moment."""
         check_k(k)
         moment = self._moment()
-        columns = candidate_rows(moment.catalogue, candidates, ())
-        return listing.Lists(moment, listing.Asked((), k, columns, exclude_seen), part_size)
+        chosen = self._chosen(moment.catalogue, Choice(candidates, (), where, only_on_offer, now), fields)
+        return listing.Lists(moment, listing.Asked((), k, chosen, exclude_seen, fields=fields), part_size)
 
     def audience(
         self,
@@ -171,26 +183,36 @@ class Recommender:
         return found
 
     def similar_bundles(
-        self, bundle: str | None = None, k: int = 20, *, items: Sequence[str] | None = None
+        self,
+        bundle: str | None = None,
+        k: int = 20,
+        *,
+        items: Sequence[str] | None = None,
+        where: Where | None = None,
+        fields: Sequence[str] | None = None,
+        only_on_offer: bool = True,
+        now: str | float | None = None,
     ) -> list[SimilarBundle]:
         """The k bundles most like this one (or like one of these items), by cosine.
 
         Compared are the vectors that bundles have from their items; else those that score; for a model
-        without vectors, the items themselves.
+        without vectors, the items themselves. `where`, `fields` and what is on offer as in `recommend`.
         """
         check_k(k)
         catalogue = self._catalogue
         row, contents = self._subject(catalogue, bundle, items, [])
-        cosines = self._served.likeness(catalogue.bundles, row, contents)
-        cosines[~catalogue.alive] = -np.inf
+        chosen = self._chosen(catalogue, Choice("all", (), where, only_on_offer, now), fields).rows
+        cosines = np.full(len(catalogue), -np.inf, dtype=np.float32)
+        cosines[chosen] = self._served.likeness(catalogue.bundles, row, contents)[chosen]
         if row is not None:
             cosines[row] = -np.inf
-        found = []
+        about, found = catalogue.described.bundles, []
         for rank, other in enumerate(best(cosines, k).tolist(), start=1):
             shared = np.intersect1d(contents, catalogue.items_of(other))
             ids = [self._items.ids[item] for item in shared]
             is_new = bool(catalogue.bundles.is_new[other])
-            found.append(SimilarBundle(catalogue.ids[other], float(cosines[other]), rank, is_new, ids))
+            said = None if fields is None else about.values(other, fields)
+            found.append(SimilarBundle(catalogue.ids[other], float(cosines[other]), rank, is_new, ids, said))
         return found
 
     def explain(
@@ -200,43 +222,7 @@ class Recommender:
 
         A user who was not in training is folded in from `items`, `bundles` and what was recorded.
         """
-        moment = self._moment()
-        catalogue, relations = moment.catalogue, self._served.relations
-        row = catalogue.row(bundle)
-        who = listing.known_of(moment, user, items, bundles)
-        if who.vector is None:
-            raise unknown(user, "user", self._users.ids)
-        has, took, since = who.items, NOTHING, who.bundles
-        if who.row >= 0:
-            has, took = relations.user_item.row(who.row), relations.user_bundle.row(who.row)
-            since = self._taken.since(user, catalogue) if self._served.overlaps else NOTHING
-        # Bundles of training by their items then, which is what the user's vector and profile know of them.
-        taken = [(one, relations.bundle_item.row(one)) for one in took.tolist()]
-        folded = who.row < 0
-        taken += [
-            (one if folded and one < catalogue.n_trained else -1, catalogue.items_of(one))
-            for one in since.tolist()
-        ]
-        contents = catalogue.items_of(row)
-        found = self._served.explain(who.vector, has, taken, catalogue.bundles, row, contents)
-        about = {
-            aspect: sum(term.share for term in found.terms if term.about == aspect)
-            for aspect in ("history", "items", "youth")
-        }
-        names = [catalogue.ids[one] for one in np.concatenate([took, since]).tolist()]
-        return Explanation(
-            user_id=user,
-            bundle_id=bundle,
-            source=who.source,
-            score=sum(term.share for term in found.terms),
-            **about,
-            history_weight=self._history_weight(catalogue, row),
-            terms=found.terms,
-            bundle_items=_shares(ItemShare, self._item_names(contents), found.bundle_items),
-            user_items=_shares(ItemShare, self._item_names(has), found.user_items),
-            user_bundles=_shares(BundleShare, names, found.user_bundles),
-            own=found.own,
-        )
+        return explanation(self._moment(), user, bundle, items, bundles)
 
     # Changes. Each builds the next catalogue and puts it in place.
 
@@ -267,6 +253,8 @@ class Recommender:
         with self._lock:
             self._catalogue = self._catalogue.removed(names)
             self._taken.forget(names)
+            for name in names:
+                self._described["bundle"].pop(name, None)
 
     def record(self, user: str, bundle: str) -> Recorded:
         """This user took this bundle: hide it from the user and count it in the bundle's popularity.
@@ -294,7 +282,7 @@ class Recommender:
                 takers = [taken.known_rows(taken.by_bundle[changed[row]]) for row in moving.tolist()]
                 moved = self._served.recorded(catalogue.bundles, moving, popularity[moving], takers)
                 self._catalogue = catalogue = replace(catalogue, bundles=moved)
-        weights = {row: self._history_weight(catalogue, row) for row in set(rows.tolist())}
+        weights = {row: catalogue.history_weight(row) for row in set(rows.tolist())}
         return [
             Recorded(user, bundle, new, int(popularity[row]), weights[row])
             for (user, bundle, row), new in zip(known, counted, strict=True)
@@ -327,37 +315,6 @@ class Recommender:
         with self._lock:
             return self._checked(bundles, self._catalogue.row if replacing else self._check_free)[0]
 
-    # What is there.
-
-    @property
-    def description(self) -> Description:
-        """What the model says about itself."""
-        return self._contents.description
-
-    @property
-    def knobs(self) -> dict[str, float]:
-        """What may be turned while serving, and how it stands."""
-        return {name: knob.value for name, knob in self._served.knobs.items()}
-
-    @property
-    def user_ids(self) -> Sequence[str]:
-        """Ids of all users of training, in the order of rows."""
-        return self._users.ids
-
-    @property
-    def item_ids(self) -> Sequence[str]:
-        return self._items.ids
-
-    @property
-    def bundle_ids(self) -> list[str]:
-        """Ids of all bundles that can be recommended now, in the order of rows."""
-        return self._catalogue.names()
-
-    @property
-    def popularity(self) -> Positions:
-        """How often each of `bundle_ids` was taken, in training and since."""
-        return self._catalogue.bundles.taken[self._catalogue.alive]
-
     @property
     def beyond_vectors(self) -> str | None:
         """What of a score is no inner product of vectors, in words; None where nothing is."""
@@ -374,51 +331,16 @@ class Recommender:
         people = moment.people_of(users, self._taken.known_rows(users))
         return bool(np.isfinite(moment.served.score(people, moment.catalogue.bundles)).all())
 
-    def has_bundle(self, bundle: str) -> bool:
-        return self._catalogue.find(bundle) is not None
-
-    def has_item(self, item: str) -> bool:
-        return item in self._items
-
-    def bundle(self, bundle: str) -> BundleInfo:
-        """What is known of a bundle now."""
-        catalogue = self._catalogue
-        row = catalogue.row(bundle)
-        return BundleInfo(
-            bundle_id=bundle,
-            item_ids=self._item_names(catalogue.items_of(row)),
-            popularity=int(catalogue.bundles.taken[row]),
-            history_weight=self._history_weight(catalogue, row),
-            is_new=bool(catalogue.bundles.is_new[row]),
-            is_added=row >= catalogue.n_trained,
-        )
-
-    def user(self, user: str) -> UserInfo:
-        """What is known of a user now; of an unknown one only what was recorded."""
-        catalogue = self._catalogue
-        recorded = [name for name in self._taken.by_user.get(user, ()) if catalogue.find(name) is not None]
-        row = self._users.index.get(user)
-        if row is None:
-            return UserInfo(user, False, [], [], recorded)
-        items = self._item_names(self._served.relations.user_item.row(row))
-        bundles = [catalogue.ids[bundle] for bundle in self._served.relations.user_bundle.row(row)]
-        return UserInfo(user, True, items, bundles, recorded)
-
-    def history_weight(self, popularity: float) -> float | None:
-        """How far history counts for a bundle taken this often; None where evidence does not decide it."""
-        return self._served.history_weight(popularity, 0.0)
-
     # Helpers.
+
+    def _chosen(self, catalogue: Catalogue, choice: Choice, fields: Sequence[str] | None) -> Chosen:
+        if isinstance(fields, str):
+            raise ConfigError("fields takes a list of columns")
+        catalogue.described.bundles.check_names(fields or ())
+        return choose(catalogue, choice, self.description.data_until)
 
     def _moment(self) -> listing.Moment:
         return listing.Moment(self._catalogue, self._taken, self._items)
-
-    def _history_weight(self, catalogue: Catalogue, row: int) -> float | None:
-        bundles = catalogue.bundles
-        return self._served.history_weight(float(bundles.taken[row]), float(bundles.youth[row]))
-
-    def _item_names(self, items: Positions) -> list[str]:
-        return [self._items.ids[item] for item in items.tolist()]
 
     def _subject(
         self, catalogue: Catalogue, bundle: str | None, items: Sequence[str] | None, notes: list[str]
@@ -454,12 +376,3 @@ class Recommender:
             raise DataError(
                 f"the bundle id {shortened(name)} is taken already; choose another, or replace it"
             )
-
-
-S = TypeVar("S", ItemShare, BundleShare)
-
-
-def _shares(kind: Callable[[str, float], S], names: list[str], shares: npt.NDArray[Any]) -> list[S]:
-    """Largest first."""
-    order = np.argsort(-np.abs(shares), kind="stable")
-    return [kind(names[place], float(shares[place])) for place in order.tolist()]

@@ -9,9 +9,11 @@ from itertools import chain, cycle, repeat
 
 import numpy as np
 
+from coheat.attributes import UNDERSTOOD, Attributes, column_of
 from coheat.ids import Vocabulary, shortened
 from coheat.recommender.answers import Columns, Recommendations, Source
 from coheat.recommender.catalogue import Catalogue
+from coheat.recommender.choosing import Chosen
 from coheat.recommender.taken import Taken
 from coheat.served import People, Served
 from coheat.served.overlap import Belongings
@@ -40,14 +42,20 @@ class Moment:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question: lists of k for these users out of these columns (bundle rows)."""
+    """A question: lists of k for these users out of what was chosen, with these columns of each bundle."""
 
     users: Sequence[str]
     k: int
-    columns: Positions
+    chosen: Chosen
     exclude_seen: bool = True
     items: Mapping[str, Sequence[str]] = field(default_factory=dict)
     bundles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fields: Sequence[str] | None = None
+
+    @property
+    def columns(self) -> Positions:
+        """Rows of the bundles that may be listed."""
+        return self.chosen.rows
 
 
 @dataclass(frozen=True)
@@ -131,10 +139,11 @@ def _block(moment: Moment, asked: Asked, names: Sequence[str], rows: Positions |
 
 def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> Iterator[tuple[Block, Ranked]]:
     """Each block with its people's lists; n people in all. The next block is scored while one is ranked."""
-    everything, columns = len(moment.catalogue), asked.columns
-    alone = 2 * len(columns) < everything  # few columns are scored alone, many among all
-    hidden = np.ones(everything, dtype=np.bool_)
-    hidden[columns] = False
+    everything, together = len(moment.catalogue), min(n, ROWS)
+    # Few columns are scored alone, many among all: to copy what is scored costs as much as to score 8 people.
+    alone = (together + 8) * np.count_nonzero(asked.chosen.allowed) < together * everything
+    columns = asked.columns if alone else NOTHING
+    hidden = ~asked.chosen.allowed
     memory = [np.empty((0 if alone else min(n, ROWS), everything), np.float32) for _ in range(1 + (n > ROWS))]
 
     def scored(block: Block, scratch: Floats) -> tuple[Block, Scored]:
@@ -149,7 +158,7 @@ def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> It
 
 def recommend(moment: Moment, asked: Asked) -> Recommendations:
     """The answer to a question."""
-    n, found = len(asked.users), Found(asked.k, moment.catalogue)
+    n, found = len(asked.users), Found(asked, moment.catalogue, notes=list(asked.chosen.notes))
     blocks = (_block(moment, asked, asked.users[start : start + ROWS]) for start in range(0, n, ROWS))
     for block, ranked in _ranked(moment, asked, blocks, n):
         if block.known and len(block.people) < len(block.known):
@@ -196,6 +205,18 @@ class Lists:
     def bundle_id(self, row: int) -> str:
         return self.moment.catalogue.ids[row]
 
+    def fields(self, rows: Positions) -> Attributes:
+        """What was asked for of the columns of these bundles, in their order."""
+        return fields_of(self.moment.catalogue, rows, self.asked.fields or ())
+
+
+def fields_of(catalogue: Catalogue, rows: Positions, names: Sequence[str]) -> Attributes:
+    """These columns of these bundles, in their order; one that is understood and not there is empty."""
+    table = catalogue.described.bundles
+    table.check_names(names)
+    columns = {name: table.get(name) or column_of((), UNDERSTOOD[name], name) for name in names}
+    return Attributes({name: column.only(rows) for name, column in columns.items()})
+
 
 def _with_strangers(catalogue: Catalogue, asked: Asked, known: list[Known], ranked: Ranked) -> Ranked:
     """With lists for those of whom nothing is known, each in its place."""
@@ -222,7 +243,7 @@ def _popular_and_new(catalogue: Catalogue, asked: Asked, known: Known) -> tuple[
 class Found:
     """Lists as they are found, block by block."""
 
-    k: int
+    asked: Asked
     catalogue: Catalogue
     names: list[str] = field(default_factory=list)
     parts: list[Ranked] = field(default_factory=list)
@@ -240,15 +261,19 @@ class Found:
             if block.known is not None:
                 self.sources[user] = block.known[place].source
                 self.notes.extend(block.known[place].notes)
-            if count < self.k:
+            if count < self.asked.k:
                 self.short[user] = count
-                said = f"user {shortened(user)}: {count} instead of {self.k}, there are no more candidates"
-                self.notes.append(said)
+                why = self.asked.chosen.why_no_more
+                self.notes.append(f"user {shortened(user)}: {count} instead of {self.asked.k}, {why}")
 
     def answer(self) -> Recommendations:
-        answer = Recommendations(self._columns, sum(len(part.bundles) for part in self.parts))
+        fields = None if self.asked.fields is None else self._fields
+        answer = Recommendations(self._columns, sum(len(part.bundles) for part in self.parts), fields)
         answer.sources, answer.short, answer.notes = self.sources, self.short, self.notes
         return answer
+
+    def _fields(self) -> Attributes:
+        return fields_of(self.catalogue, Ranked.joined(self.parts).bundles, self.asked.fields or ())
 
     def _columns(self) -> Columns:
         whole = Ranked.joined(self.parts)

@@ -154,7 +154,9 @@ class Scored:
             )
         bundles, people = self.seen
         if self.columns is None:
-            self.scores[:, self.hidden] = -np.inf
+            # Several times as fast as to write on the columns of a mask.
+            ceiling = np.where(self.hidden, np.float32(-np.inf), np.float32(np.inf))
+            np.minimum(self.scores, ceiling, out=self.scores)
             self.scores[people, bundles] = -np.inf
         else:
             places = np.searchsorted(self.columns, bundles)

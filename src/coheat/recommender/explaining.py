@@ -1,0 +1,65 @@
+"""Why a bundle has its score for a user, with public ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coheat.ids import unknown
+from coheat.recommender.answers import BundleShare, Explanation, ItemShare
+from coheat.recommender.lists import Moment, known_of
+from coheat.served.relations import NOTHING
+
+S = TypeVar("S", ItemShare, BundleShare)
+
+
+def explanation(
+    moment: Moment, user: str, bundle: str, items: Sequence[str], bundles: Sequence[str]
+) -> Explanation:
+    """See `Recommender.explain`."""
+    catalogue, served = moment.catalogue, moment.served
+    relations, row = served.relations, catalogue.row(bundle)
+    who = known_of(moment, user, items, bundles)
+    if who.vector is None:
+        raise unknown(user, "user", moment.taken.users.ids)
+    has, took, since = who.items, NOTHING, who.bundles
+    if who.row >= 0:
+        has, took = relations.user_item.row(who.row), relations.user_bundle.row(who.row)
+        since = moment.taken.since(user, catalogue) if served.overlaps else NOTHING
+    # Bundles of training by their items then, which is what the user's vector and profile know of them.
+    taken = [(one, relations.bundle_item.row(one)) for one in took.tolist()]
+    folded = who.row < 0
+    taken += [
+        (one if folded and one < catalogue.n_trained else -1, catalogue.items_of(one))
+        for one in since.tolist()
+    ]
+    contents = catalogue.items_of(row)
+    found = served.explain(who.vector, has, taken, catalogue.bundles, row, contents)
+    about = {
+        aspect: sum(term.share for term in found.terms if term.about == aspect)
+        for aspect in ("history", "items", "youth")
+    }
+    own_items, its_items = ([moment.items.ids[one] for one in rows.tolist()] for rows in (has, contents))
+    names = [catalogue.ids[one] for one in np.concatenate([took, since]).tolist()]
+    return Explanation(
+        user_id=user,
+        bundle_id=bundle,
+        source=who.source,
+        score=sum(term.share for term in found.terms),
+        **about,
+        history_weight=catalogue.history_weight(row),
+        terms=found.terms,
+        bundle_items=_shares(ItemShare, its_items, found.bundle_items),
+        user_items=_shares(ItemShare, own_items, found.user_items),
+        user_bundles=_shares(BundleShare, names, found.user_bundles),
+        own=found.own,
+    )
+
+
+def _shares(kind: Callable[[str, float], S], names: list[str], shares: npt.NDArray[Any]) -> list[S]:
+    """Largest first."""
+    order = np.argsort(-np.abs(shares), kind="stable")
+    return [kind(names[place], float(shares[place])) for place in order.tolist()]
