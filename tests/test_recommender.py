@@ -152,7 +152,6 @@ def test_refused_bundles_leave_everything_as_it_was(recommender: Recommender, pl
     item, known = planted.train.items[0], planted.train.bundles[0]
     before = len(recommender.bundle_ids)
     for bundles, error, says in (
-        ({"fine": [item], "moon": ["moon", "sun"]}, UnknownIdError, "'moon'.*none of its items"),
         ({"fine": [item], "hollow": []}, UnknownIdError, "hollow"),
         ({"fine": [item], known: [item]}, DataError, f"{known}.*taken already"),
         ({"fine": [item], "": [item]}, DataError, "empty"),
@@ -213,6 +212,12 @@ def test_fewer_than_k_is_said(recommender: Recommender) -> None:
     assert len(found.notes) == 2
     full = recommender.recommend(["user-2-11"], k=2)
     assert (full.short, full.notes, full.sources) == ({}, [], {"user-2-11": "model"})
+
+
+def test_a_model_that_cannot_use_what_a_known_user_gives_says_so(recommender: Recommender) -> None:
+    found = recommender.recommend(["user-2-11"], k=2, items={"user-2-11": ["item-0-0"]})
+    assert found == recommender.recommend(["user-2-11"], k=2)
+    assert any("fixed by training, so what was given is not used" in note for note in found.notes)
 
 
 def test_excluded_bundles_stay_away(recommender: Recommender) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coheat import __version__
-from coheat.attributes import UNDERSTOOD, Attributes, Value
+from coheat.attributes import UNDERSTOOD, Attributes
 from coheat.attributes.arrow import from_arrow, table_of
 from coheat.errors import ArtifactError
 from coheat.ids import Vocabulary
@@ -69,7 +69,7 @@ class Changes:
     added: dict[str, list[str]] = field(default_factory=dict)
     replaced: dict[str, list[str]] = field(default_factory=dict)
     recorded: list[tuple[str, str]] = field(default_factory=list)
-    described: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)
+    described: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """By kind ("bundle", "item") and id: columns that were set since training, and to what."""
 
 

@@ -14,7 +14,7 @@ processes or machines that share the directory do all of them between them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 
 from coheat.attributes import Where
 from coheat.errors import ArtifactError, ConfigError
-from coheat.recommender import Recommender
+from coheat.recommender import Recommender, Rules
 from coheat.recommender.answers import field_arrays
 from coheat.recommender.choosing import Candidates
 from coheat.recommender.lists import Lists
@@ -61,17 +61,19 @@ def recommend_all(
     fields: Sequence[str] | None = None,
     only_on_offer: bool = True,
     now: str | float | None = None,
+    rules: Rules | Mapping[str, Any] | None = None,
 ) -> BatchReport:
     """Write the k best bundles of every user of training; `on_part` is told (parts done, parts to do).
 
     All lists are those of the moment of the call: bundles added meanwhile are for the next one. `where`,
-    `fields` and what is on offer are those of `Recommender.recommend`; a field is one more column.
+    `fields`, what is on offer and `rules` are those of `Recommender.recommend`; a field is one more column.
     """
     number, n_shards = shard
     if not 1 <= number <= n_shards:
         raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
     if part_size < 1:
         raise ConfigError(f"part_size = {part_size}: at least one user is in a part")
+    obeyed = Rules.of(rules)
     lists = recommender.lists(
         k,
         candidates,
@@ -81,6 +83,7 @@ def recommend_all(
         fields=fields,
         only_on_offer=only_on_offer,
         now=now,
+        rules=rules,
     )
     question = {
         "k": k,
@@ -96,6 +99,7 @@ def recommend_all(
         **({"fields": list(fields)} if fields else {}),
         **({} if only_on_offer else {"only_on_offer": False}),
         **({} if now is None else {"now": now}),
+        **({} if obeyed is None else {"rules": obeyed.model_dump(mode="json")}),
     }
     question = json.loads(json.dumps(question))  # as it is read back, numbers and lists included
     _claim(out, question)

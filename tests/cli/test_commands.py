@@ -212,7 +212,6 @@ def mistakes() -> list[tuple[str, tuple[str, ...]]]:
         ("unknown bundle id 'nothing'", ("recommend", "{run}", "--audience", "nothing")),
         ("choose all or new", ("recommend", "{run}", "--user", "user-0-0", "--candidates", "cold")),
         ("id=item,item", ("recommend", "{run}", "--user", "user-0-0", "--new-bundle", "summer")),
-        ("none of its items", ("recommend", "{run}", "--user", "user-0-0", "--new-bundle", "summer=moon")),
         ("does not exist; give a run", ("recommend", "{tmp}/nowhere", "--user", "user-0-0")),
     ]
 

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -331,6 +332,31 @@ def test_newcomers_with_items_only_or_with_new_bundles_only(
     assert {(row.user_id, row.bundle_id): row.score for row in found} == pytest.approx(expected, abs=1e-4)
     unknown = recommender.recommend(["c"], 3, items={"c": ["moon"]})
     assert unknown.sources == {"c": "popular-and-new"}
+
+
+def test_what_a_known_user_gives_enters_the_profile_of_this_question(
+    directory: Path, recommender: Recommender
+) -> None:
+    oracle, user = Oracle(directory), "user-0-0"
+    recommender.add_bundles({"new": ["item-1-0", "item-1-1"]})
+    oracle.add("new", ["item-1-0", "item-1-1"])
+    recommender.record(user, "bundle-2-0")
+    oracle.record(user, "bundle-2-0")
+    before, (items, bundles) = listed(recommender, user), oracle.has[user]
+    given = {"items": ["item-1-0", "item-1-2", items[0]], "bundles": ["bundle-1-0", bundles[0]]}
+    oracle.has[user] = [*items, "item-1-0", "item-1-2"], [*bundles, "bundle-1-0"]
+    asked: Any = {kind: {user: names} for kind, names in given.items()}
+    found = recommender.recommend([user], 1000, exclude_seen=False, **asked)
+    expected = {bundle: oracle.score(user, bundle) for bundle in recommender.bundle_ids}
+    assert {row.bundle_id: row.score for row in found} == pytest.approx(expected, abs=1e-4)
+    assert found.sources == {user: "model"}
+    assert listed(recommender, user) == before, "a question changes nothing"
+    for bundle in ("new", "bundle-1-1", "bundle-0-0"):
+        why = recommender.explain(user, bundle, given["items"], given["bundles"])
+        assert adds_up(why)
+        assert why.score == pytest.approx(expected[bundle], abs=1e-4)
+        assert {"item-1-0", "item-1-2"} <= {part.item_id for part in why.user_items}
+        assert {"bundle-1-0", "bundle-2-0"} <= {part.bundle_id for part in why.user_bundles}
 
 
 def adds_up(explanation: Explanation, tolerance: float = 1e-6) -> bool:

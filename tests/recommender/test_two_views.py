@@ -85,11 +85,44 @@ def test_what_a_newcomer_gave_is_hidden_and_what_is_not_known_is_said(recommende
     )
     assert "bundle-0-0" not in {row.bundle_id for row in found}
     assert any("'moon'" in sentence for sentence in found.notes)
-    known = recommender.recommend(["user-0-0"], 1, items={"user-0-0": ["item-0-0"]})
-    assert known.sources == {"user-0-0": "model"}
-    assert any("not used" in sentence for sentence in known.notes)
+    odd = recommender.recommend(["guest"], 1, bundles={"guest": ["bundle-0-0", "nothing"]})
+    assert any("does not know the bundle 'nothing'; left out" in sentence for sentence in odd.notes)
     lost = recommender.recommend(["guest"], 1, items={"guest": ["moon"]})
     assert lost.sources == {"guest": "popular-and-new"}
+
+
+def test_what_a_known_user_gives_comes_on_top_of_what_is_known(
+    model: CoHeat, recommender: Recommender, planted: Split
+) -> None:
+    """The trained user, with what training would pass on along the edges of training and the given ones."""
+    user, items, bundles = "user-0-0", ["item-1-0", "item-2-1"], ["bundle-1-0", "bundle-2-2"]
+    info = recommender.user(user)
+    assert not set(items) & set(info.item_ids)
+    assert not set(bundles) & set(info.bundle_ids)
+
+    def scores(name: str, items: list[str], bundles: list[str]) -> dict[str, float]:
+        found = recommender.recommend(
+            [name], 1000, exclude_seen=False, items={name: items}, bundles={name: bundles}
+        )
+        assert not found.notes or "instead of" in found.notes[0]
+        return {row.bundle_id: row.score for row in found}
+
+    trained_scores, copy = scores(user, [], []), scores("copy", info.item_ids, info.bundle_ids)
+    both = scores("copy", [*info.item_ids, *items], [*info.bundle_ids, *bundles])
+    expected = {name: trained_scores[name] - copy[name] + both[name] for name in copy}
+    # What is known already says nothing new.
+    found = scores(user, [*items, *info.item_ids[:1]], [*bundles, *info.bundle_ids[:1]])
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert max(abs(found[name] - trained_scores[name]) for name in found) > 1e-4
+    hidden = recommender.recommend([user], 1000, bundles={user: bundles})
+    assert not {row.bundle_id for row in hidden} & set(bundles)
+    for bundle in ("bundle-1-1", "bundle-0-0"):
+        why = recommender.explain(user, bundle, items, bundles)
+        assert why.score == pytest.approx(found[bundle], abs=1e-5)
+        assert {part.item_id for part in why.user_items} == {*info.item_ids, *items}
+        assert {part.bundle_id for part in why.user_bundles} == {*info.bundle_ids, *bundles}
+        # What was learned of the user beyond what the user has is the same as ever.
+        assert why.own == pytest.approx(recommender.explain(user, bundle).own, abs=1e-5)
 
 
 def test_a_newcomers_recorded_bundles_fold_in(recommender: Recommender) -> None:

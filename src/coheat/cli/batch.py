@@ -15,6 +15,7 @@ from coheat.cli.serving import (
     NEW_BUNDLES,
     NOT_ON_OFFER,
     NOW,
+    RULES,
     RUN,
     WHERE,
     K,
@@ -39,6 +40,7 @@ def batch(
     fields: str | None = FIELDS,
     include_not_on_offer: bool = NOT_ON_OFFER,
     now: str | None = NOW,
+    rules: str | None = RULES,
     shard: str = typer.Option("1/1", metavar="I/N", help="Do every N-th part, from the I-th on."),
     part_size: int = typer.Option(
         10_000, min=1, help="Users in a part; memory grows with it, not with users."
@@ -61,7 +63,7 @@ def batch(
     from coheat.recommender import Recommender
 
     chosen, which = candidates_of(candidates, ()), _parse_shard(shard)
-    asked = asked_for(where, fields, include_not_on_offer, now)
+    asked = asked_for(where, fields, include_not_on_offer, now, rules)
     recommender = Recommender.load(run, **turned(knob))
     add_bundles(recommender, new_bundles, quiet=as_json)
     with errors.status("recommending to all users") as status:

@@ -14,6 +14,7 @@ from coheat.cli.serving import (
     NEW_BUNDLES,
     NOT_ON_OFFER,
     NOW,
+    RULES,
     RUN,
     WHERE,
     K,
@@ -39,10 +40,10 @@ def recommend(
     ),
     exclude: list[str] = typer.Option([], metavar="BUNDLE", help="Leave this bundle out; repeatable."),
     items: list[str] = typer.Option(
-        [], "--item", metavar="ITEM", help="What a user has who was not in training; repeatable."
+        [], "--item", metavar="ITEM", help="What the user has besides, as in a basket; repeatable."
     ),
     bundles: list[str] = typer.Option(
-        [], "--bundle", metavar="BUNDLE", help="What a user took who was not in training; repeatable."
+        [], "--bundle", metavar="BUNDLE", help="What the user took besides; repeatable."
     ),
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
@@ -54,12 +55,13 @@ def recommend(
     fields: str | None = FIELDS,
     include_not_on_offer: bool = NOT_ON_OFFER,
     now: str | None = NOW,
+    rules: str | None = RULES,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Recommend bundles to users.
 
-    A user who was not in training gets a list from the items and bundles given here, or else popular and new
-    bundles; a note says so.
+    The items and bundles given here are added to what is known of the user; one who was not in training, and
+    of whom nothing is given, gets popular and new bundles, and a note says so.
 
     Examples:
 
@@ -81,7 +83,7 @@ def recommend(
     if (items or bundles) and len(users) != 1:
         raise ConfigError("--item and --bundle describe one user; name just that one with --user")
 
-    asked = asked_for(where, fields, include_not_on_offer, now)
+    asked = asked_for(where, fields, include_not_on_offer, now, rules)
     from coheat.recommender import Recommender
 
     recommender = Recommender.load(run, **turned(knob))

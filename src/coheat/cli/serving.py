@@ -41,14 +41,26 @@ FIELDS: Any = typer.Option(None, metavar="A,B", help="Columns to show with each 
 NOT_ON_OFFER: Any = typer.Option(
     False, "--include-not-on-offer", help="Also what is not available, not launched yet or has ended."
 )
+RULES: Any = typer.Option(
+    None,
+    metavar="JSON",
+    help="Rules for the order of lists: "
+    '\'{"pin": {"summer": 1}, "at_most_per_category": 3, "diverse": true, '
+    '"boost": [{"factor": 2, "where": {"category": {"is": "TEA"}}}]}\'.',
+)
 NOW: Any = typer.Option(None, metavar="TIME", help="As of this moment instead of now: 2024-05-31.")
 
 
 def asked_for(
-    where: str | None, fields: str | None, include_not_on_offer: bool, now: str | None
+    where: str | None,
+    fields: str | None,
+    include_not_on_offer: bool,
+    now: str | None,
+    rules: str | None = None,
 ) -> dict[str, Any]:
-    """--where, --fields, --include-not-on-offer and --now as `Recommender.recommend` takes them."""
-    return {
+    """--where, --fields, --include-not-on-offer, --now and --rules as `Recommender.recommend` takes them."""
+    obeyed = {} if rules is None else {"rules": parse_object("--rules", rules)}
+    return obeyed | {
         "where": None if where is None else parse_object("--where", where),
         "fields": None if fields is None else [name.strip() for name in fields.split(",") if name.strip()],
         "only_on_offer": not include_not_on_offer,

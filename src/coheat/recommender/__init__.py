@@ -15,9 +15,11 @@ from coheat.recommender.answers import (
     UserInfo,
 )
 from coheat.recommender.core import Recommender
+from coheat.recommender.rules import Boost, Rules
 
 __all__ = [
     "AddedBundles",
+    "Boost",
     "BundleInfo",
     "BundleShare",
     "Explanation",
@@ -27,6 +29,7 @@ __all__ = [
     "Recommendations",
     "Recommender",
     "Recorded",
+    "Rules",
     "SearchResult",
     "SimilarBundle",
     "UserInfo",

@@ -14,6 +14,7 @@ from coheat.attributes import Attributes, Value
 from coheat.display import html_table
 from coheat.served import Term
 
+PlacedBy: TypeAlias = Literal["category", "catalogue"]
 Source: TypeAlias = Literal["model", "folded-in", "popular-and-new"]
 """Where a list comes from: the user's trained vector, a vector made from what was said of the user, or
 (nothing being known of the user) the most popular and the newest bundles by turns."""
@@ -135,10 +136,15 @@ def field_arrays(table: Attributes, n: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AddedBundles:
-    """Bundles made known or replaced; `unknown_items` are those left out, by bundle."""
+    """Bundles made known or replaced; `unknown_items` are those left out, by bundle.
+
+    `placed_by`: of bundles none of whose items is known, whether they are placed by the average of their
+    category or of the whole catalogue.
+    """
 
     bundle_ids: list[str]
     unknown_items: dict[str, list[str]] = field(default_factory=dict)
+    placed_by: dict[str, PlacedBy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

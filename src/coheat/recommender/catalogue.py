@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from coheat.artifact import Contents
-from coheat.attributes import Value
-from coheat.ids import unknown
+from coheat.attributes import Value, matching
+from coheat.errors import UnknownIdError
+from coheat.ids import shortened, unknown
+from coheat.recommender.answers import PlacedBy
 from coheat.recommender.described import Described
 from coheat.served import Bundles, Served
 from coheat.served.ranking import Positions
 
 DEAD = 256
 """Removed rows that are kept in any case: with fewer, closing the gaps is not worth it."""
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A bundle none of whose items the model knows: their ids, what it is placed by, and the items that stand
+    for its own, the most frequent ones there."""
+
+    item_ids: tuple[str, ...]
+    placed_by: PlacedBy
+    items: Positions
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,8 @@ class Catalogue:
     """Items of the bundles (by row) that were added or replaced."""
     described: Described
     """What is said of bundles and items in columns."""
+    strangers: Mapping[int, Stranger] = field(default_factory=dict)
+    """Bundles (by row) none of whose items are known."""
 
     @staticmethod
     def of_training(contents: Contents) -> Catalogue:
@@ -79,34 +93,108 @@ class Catalogue:
         found = self.contents.get(row)
         return self.served.relations.bundle_item.row(row) if found is None else found
 
-    def added(self, names: Sequence[str], items: Sequence[Positions]) -> Catalogue:
-        """With new bundles after the last row."""
+    def placing_items(self, row: int) -> Positions:
+        """Rows of the items by which a bundle is placed: its own, or those that stand for them."""
+        stranger = self.strangers.get(row)
+        return self.items_of(row) if stranger is None else stranger.items
+
+    def about_strangers(self, rows: Sequence[int]) -> list[str]:
+        """Sentences about those of these bundles that are placed by an average."""
+        names = {"category": "its category", "catalogue": "the catalogue"}
+        return [
+            f"bundle {shortened(self.ids[row])}: the model knows none of its items, so it is placed like an "
+            f"average bundle of {names[one.placed_by]}"
+            for row in rows
+            if (one := self.strangers.get(row))
+        ]
+
+    def typical_items(self, row: int | None) -> tuple[PlacedBy, Positions]:
+        """The most frequent items of the bundles of a bundle's category, or of all where it has none: as many
+        as such a bundle has."""
+        own = self.alive.copy()
+        own[list(self.strangers)] = False
+        placed_by: PlacedBy = "catalogue"
+        column = self.described.bundles.get("category")
+        category = None if column is None or row is None else column.value(row)
+        if category is not None:
+            alike = own & matching(self.described.bundles, {"category": {"is": category}}, len(self))
+            if self.bundles.sizes[alike].any():
+                own, placed_by = alike, "category"
+        rows = np.flatnonzero(own & (self.bundles.sizes > 0))
+        if not len(rows):
+            raise UnknownIdError("there is no bundle with items that the model knows, so none to go by")
+        held = np.concatenate([self.items_of(one) for one in rows.tolist()])
+        counts = np.bincount(held)
+        size = max(1, int(np.median(self.bundles.sizes[rows])))
+        return placed_by, np.sort(np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))])
+
+    def _placed(
+        self, rows: Sequence[int], items: Sequence[Positions], unknown: Mapping[int, Sequence[str]]
+    ) -> tuple[list[Positions], dict[int, Stranger]]:
+        """What bundles with these items are placed by, and those none of whose items are known."""
+        strangers = {row: one for row, one in self.strangers.items() if row not in set(rows)}
+        found = list(items)
+        for place, row in enumerate(rows):
+            if not len(items[place]):
+                strangers[row] = Stranger(tuple(unknown.get(row, ())), *self.typical_items(row))
+                found[place] = strangers[row].items
+        return found, strangers
+
+    def added(
+        self,
+        names: Sequence[str],
+        items: Sequence[Positions],
+        unknown: Mapping[str, Sequence[str]] | None = None,
+        columns: Mapping[str, Mapping[str, Value]] | None = None,
+    ) -> Catalogue:
+        """With new bundles after the last row; `unknown` are ids of their items that the model does not know,
+        `columns` is what is said of them."""
         rows = range(len(self), len(self) + len(names))
+        numbered = dict(zip(names, rows, strict=True))
+        described = self.described.with_contents(np.array(rows, dtype=np.int64), items)
+        if columns:
+            said = {numbered[name]: values for name, values in columns.items()}
+            described = described.bundles_changed(said, lambda row: items[row - len(self)])
+        missing = {numbered[name]: ids for name, ids in (unknown or {}).items()}
+        placing, strangers = replace(self, described=described)._placed(rows, items, missing)
         self.ids.extend(names)
         self.rows.update(zip(names, rows, strict=True))
         self.contents.update(zip(rows, items, strict=True))
         alive = np.pad(self.alive, (0, len(names)), constant_values=True)
         return replace(
             self,
-            bundles=self.served.added(self.bundles, items),
+            bundles=self.served.added(self.bundles, placing),
             alive=alive,
-            described=self.described.with_contents(np.array(rows, dtype=np.int64), items),
+            described=described,
+            strangers=strangers,
         )
 
-    def replaced(self, rows: Positions, items: Sequence[Positions]) -> Catalogue:
+    def replaced(
+        self, rows: Positions, items: Sequence[Positions], unknown: Mapping[str, Sequence[str]] | None = None
+    ) -> Catalogue:
         """With other items for some bundles."""
         contents = {**self.contents, **dict(zip(rows.tolist(), items, strict=True))}
+        missing = {self.rows[name]: ids for name, ids in (unknown or {}).items()}
+        placing, strangers = self._placed(rows.tolist(), items, missing)
         return replace(
             self,
-            bundles=self.served.replaced(self.bundles, rows, items),
+            bundles=self.served.replaced(self.bundles, rows, placing),
             contents=contents,
             described=self.described.with_contents(rows, items),
+            strangers=strangers,
         )
 
     def with_bundles_described(self, changes: Mapping[str, Mapping[str, Value]]) -> Catalogue:
         """With other values for some columns of some bundles."""
         by_row = {self.row(name): values for name, values in changes.items()}
-        return replace(self, described=self.described.bundles_changed(by_row, self.items_of))
+        found = replace(self, described=self.described.bundles_changed(by_row, self.items_of))
+        moved = [row for row, values in by_row.items() if row in self.strangers and "category" in values]
+        if not moved:
+            return found
+        strangers = {row: Stranger(self.strangers[row].item_ids, *found.typical_items(row)) for row in moved}
+        rows, items = np.array(moved, dtype=np.int64), [strangers[row].items for row in moved]
+        bundles = self.served.replaced(self.bundles, rows, items)
+        return replace(found, bundles=bundles, strangers={**self.strangers, **strangers})
 
     def with_items_described(self, changes: Mapping[int, Mapping[str, Value]]) -> Catalogue:
         """With other values for some columns of some items (by row)."""
@@ -141,6 +229,9 @@ class Catalogue:
             bundles=self.bundles.only(kept),
             alive=self.alive[kept],
             described=self.described.only(kept),
+            strangers={
+                new: self.strangers[old] for new, old in enumerate(kept.tolist()) if old in self.strangers
+            },
             contents={
                 new: self.contents[old] for new, old in enumerate(kept.tolist()) if old in self.contents
             },

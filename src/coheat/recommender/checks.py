@@ -50,9 +50,6 @@ def item_rows(
     rows = np.array([row for row in found if row is not None], dtype=np.int64)
     if not distinct:
         raise UnknownIdError(f"{bundle}: without items there is nothing to place it by")
-    if not len(rows):
-        shown = ", ".join(shortened(item) for item in distinct[:5])
-        raise UnknownIdError(f"{bundle}: the model knows none of its items ({shown})")
     if len(rows) < len(distinct):
         left_out[name] = [item for item, row in zip(distinct, found, strict=True) if row is None]
     return np.sort(rows)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from coheat.artifact import Changes, open_artifact, save_artifact
-from coheat.attributes import Where
-from coheat.errors import ConfigError, DataError
+from coheat.attributes import Value, Where
+from coheat.errors import ConfigError, DataError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import lists as listing
 from coheat.recommender import vectors
@@ -25,7 +25,10 @@ from coheat.recommender.answers import (
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.checks import check_id, check_ids, check_k, item_rows
 from coheat.recommender.choosing import Candidates, Choice, Chosen, choose
+from coheat.recommender.described import note_described
 from coheat.recommender.explaining import explanation
+from coheat.recommender.known import Moment
+from coheat.recommender.rules import Rules, arrangement
 from coheat.recommender.shop import Shop
 from coheat.served.ranking import Floats, Positions, best
 
@@ -72,7 +75,9 @@ class Recommender(Shop):
 
         def described(rows: Iterable[int]) -> dict[str, list[str]]:
             return {
-                catalogue.ids[row]: self._item_names(catalogue.items_of(row))
+                catalogue.ids[row]: list(one.item_ids)
+                if (one := catalogue.strangers.get(row))
+                else self._item_names(catalogue.items_of(row))
                 for row in rows
                 if catalogue.alive[row]
             }
@@ -102,6 +107,8 @@ class Recommender(Shop):
         fields: Sequence[str] | None = None,
         only_on_offer: bool = True,
         now: str | float | None = None,
+        rules: Rules | Mapping[str, Any] | None = None,
+        shown: Mapping[str, Sequence[str]] | None = None,
     ) -> Recommendations:
         """The k best bundles of each user, best first; `short` and `notes` of the answer say where fewer.
 
@@ -113,11 +120,14 @@ class Recommender(Shop):
         `where` filters by columns, as in {"category": {"in": ["TEA"]}, "price": {"at_most": 30}}; `fields`
         are columns to be given with each row (docs/recommender.md). Where columns say what is on offer
         (`available`, `launched`, `ends`), only that is listed; all with `only_on_offer=False`, and as of
-        another moment with `now`, such as "2024-05-31".
+        another moment with `now`, such as "2024-05-31". `rules` rearrange the top of each list
+        (`coheat.recommender.Rules`, or the same as a mapping); `shown` are bundles, by user id, that were
+        shown lately and are not to be shown again.
 
-        A user who was not in training is folded in from the `items` and `bundles` given for that user id and
-        the bundles recorded since; where there are none, the list is the most popular and the newest bundles
-        by turns, and its score is 1 / rank. `sources` of the answer says which it was.
+        `items` and `bundles` given for a user id are added to what is known of them: what is in the basket.
+        A user who was not in training is folded in from them and the bundles recorded since; where there are
+        none, the list is the most popular and the newest bundles by turns, and its score is 1 / rank.
+        `sources` of the answer says which it was.
         """
         check_k(k)
         names = check_ids(
@@ -126,7 +136,17 @@ class Recommender(Shop):
         moment = self._moment()
         choice = Choice(candidates, exclude, where, only_on_offer, now)
         chosen = self._chosen(moment.catalogue, choice, fields)
-        asked = listing.Asked(names, k, chosen, exclude_seen, items or {}, bundles or {}, fields)
+        asked = listing.Asked(
+            names,
+            k,
+            chosen,
+            exclude_seen,
+            items or {},
+            bundles or {},
+            fields,
+            arrangement(rules, moment.catalogue, chosen.allowed),
+            shown or {},
+        )
         return listing.recommend(moment, asked)
 
     def lists(
@@ -140,12 +160,15 @@ class Recommender(Shop):
         fields: Sequence[str] | None = None,
         only_on_offer: bool = True,
         now: str | float | None = None,
+        rules: Rules | Mapping[str, Any] | None = None,
     ) -> listing.Lists:
         """Everybody's lists, to be computed part by part; all of them those of this moment."""
         check_k(k)
         moment = self._moment()
         chosen = self._chosen(moment.catalogue, Choice(candidates, (), where, only_on_offer, now), fields)
-        return listing.Lists(moment, listing.Asked((), k, chosen, exclude_seen, fields=fields), part_size)
+        arranged = arrangement(rules, moment.catalogue, chosen.allowed)
+        asked = listing.Asked((), k, chosen, exclude_seen, fields=fields, arrangement=arranged)
+        return listing.Lists(moment, asked, part_size)
 
     def audience(
         self,
@@ -220,32 +243,55 @@ class Recommender(Shop):
     ) -> Explanation:
         """Why this bundle has this score for this user; see `Explanation` for what adds up to what.
 
-        A user who was not in training is folded in from `items`, `bundles` and what was recorded.
+        `items` and `bundles` are added to what is known of the user; one who was not in training is folded in
+        from them and from what was recorded.
         """
         return explanation(self._moment(), user, bundle, items, bundles)
 
     # Changes. Each builds the next catalogue and puts it in place.
 
-    def add_bundles(self, bundles: Mapping[str, Iterable[str]]) -> AddedBundles:
-        """Make bundles known that did not exist before, from the ids of their items.
+    def add_bundles(
+        self,
+        bundles: Mapping[str, Iterable[str]],
+        columns: Mapping[str, Mapping[str, Value]] | None = None,
+        *,
+        refuse_unknown: bool = False,
+    ) -> AddedBundles:
+        """Make bundles known that did not exist before, from the ids of their items; `columns` says more of
+        them, as in `describe_bundles`.
 
-        Items the model does not know are left out and reported; a bundle with no known item is refused, and
-        then none is added.
+        Items the model does not know are left out and reported. A bundle with no known item is placed like an
+        average one of its category, or else of the catalogue: by as many of the most frequent items there as
+        such a bundle has. `placed_by` of the answer, and a note of each list it is in, say so. With
+        `refuse_unknown` it is refused, and then none is added.
         """
         with self._lock:
-            added, items = self._checked(bundles, self._check_free)
+            added, items = self._checked(bundles, self._check_free, refuse_unknown)
+            for name in columns or {}:
+                if name not in bundles:
+                    raise ConfigError(f"columns names {shortened(name)}, which is not among the bundles")
             if items:
-                self._catalogue = self._catalogue.added(added.bundle_ids, items)
-            return added
+                names, unknown = added.bundle_ids, added.unknown_items
+                self._catalogue = self._catalogue.added(names, items, unknown, columns)
+                note_described(self._described["bundle"], columns or {})
+            return self._with_places(added)
 
-    def replace_bundles(self, bundles: Mapping[str, Iterable[str]]) -> AddedBundles:
-        """Give bundles other items. What is known of them by their history stays."""
+    def replace_bundles(
+        self, bundles: Mapping[str, Iterable[str]], *, refuse_unknown: bool = False
+    ) -> AddedBundles:
+        """Give bundles other items. What is known of them by their history stays. Unknown items: as above."""
         with self._lock:
-            added, items = self._checked(bundles, self._catalogue.row)
+            added, items = self._checked(bundles, self._catalogue.row, refuse_unknown)
             if items:
-                rows = [self._catalogue.row(name) for name in added.bundle_ids]
-                self._catalogue = self._catalogue.replaced(np.array(rows, dtype=np.int64), items)
-            return added
+                rows = np.array([self._catalogue.row(name) for name in added.bundle_ids], dtype=np.int64)
+                self._catalogue = self._catalogue.replaced(rows, items, added.unknown_items)
+            return self._with_places(added)
+
+    def _with_places(self, added: AddedBundles) -> AddedBundles:
+        catalogue = self._catalogue
+        rows = ((name, catalogue.rows[name]) for name in added.bundle_ids)
+        placed = {name: one.placed_by for name, row in rows if (one := catalogue.strangers.get(row))}
+        return replace(added, placed_by=placed)
 
     def remove_bundles(self, bundles: Sequence[str]) -> None:
         """Never recommend these bundles again; an id may be added anew, as a new bundle."""
@@ -310,10 +356,13 @@ class Recommender(Shop):
                 self._catalogue = replace(catalogue, bundles=moved)
             return len(gone)
 
-    def check_bundles(self, bundles: Mapping[str, Iterable[str]], replacing: bool = False) -> AddedBundles:
+    def check_bundles(
+        self, bundles: Mapping[str, Iterable[str]], replacing: bool = False, *, refuse_unknown: bool = False
+    ) -> AddedBundles:
         """What `add_bundles` (or `replace_bundles`) would answer or raise, without doing it."""
         with self._lock:
-            return self._checked(bundles, self._catalogue.row if replacing else self._check_free)[0]
+            check_name = self._catalogue.row if replacing else self._check_free
+            return self._checked(bundles, check_name, refuse_unknown)[0]
 
     @property
     def beyond_vectors(self) -> str | None:
@@ -339,8 +388,8 @@ class Recommender(Shop):
         catalogue.described.bundles.check_names(fields or ())
         return choose(catalogue, choice, self.description.data_until)
 
-    def _moment(self) -> listing.Moment:
-        return listing.Moment(self._catalogue, self._taken, self._items)
+    def _moment(self) -> Moment:
+        return Moment(self._catalogue, self._taken, self._items)
 
     def _subject(
         self, catalogue: Catalogue, bundle: str | None, items: Sequence[str] | None, notes: list[str]
@@ -350,17 +399,24 @@ class Recommender(Shop):
             raise ConfigError("name a bundle, or give the items of one that is not there yet")
         if bundle is not None:
             row = catalogue.row(bundle)
-            return row, catalogue.items_of(row)
+            notes += catalogue.about_strangers([row])
+            return row, catalogue.placing_items(row)
         self._served.check_places()
         left_out: dict[str, list[str]] = {}
         rows = item_rows(self._items, "", items or (), left_out)
+        if not len(rows):
+            notes.append("the model knows none of these items; placed like an average bundle")
+            return None, catalogue.typical_items(None)[1]
         notes += [
             f"the model does not know the item {shortened(name)}; left out" for name in left_out.get("", [])
         ]
         return None, rows
 
     def _checked(
-        self, bundles: Mapping[str, Iterable[str]], check_name: Callable[[str], object]
+        self,
+        bundles: Mapping[str, Iterable[str]],
+        check_name: Callable[[str], object],
+        refuse_unknown: bool,
     ) -> tuple[AddedBundles, list[Positions]]:
         """Ids and item rows of bundles to add or replace; raises before anything is changed."""
         left_out: dict[str, list[str]] = {}
@@ -369,6 +425,9 @@ class Recommender(Shop):
             self._served.check_places()
             check_name(check_id(name, "bundle"))
             rows.append(item_rows(self._items, name, items, left_out))
+            if refuse_unknown and not len(rows[-1]):
+                shown = ", ".join(shortened(item) for item in left_out[name][:5])
+                raise UnknownIdError(f"bundle {shortened(name)}: the model knows none of its items ({shown})")
         return AddedBundles(list(bundles), left_out), rows
 
     def _check_free(self, name: str) -> None:

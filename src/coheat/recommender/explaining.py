@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coheat.ids import unknown
 from coheat.recommender.answers import BundleShare, Explanation, ItemShare
-from coheat.recommender.lists import Moment, known_of
+from coheat.recommender.known import Moment, known_of
 from coheat.served.relations import NOTHING
 
 S = TypeVar("S", ItemShare, BundleShare)
@@ -27,16 +27,12 @@ def explanation(
         raise unknown(user, "user", moment.taken.users.ids)
     has, took, since = who.items, NOTHING, who.bundles
     if who.row >= 0:
-        has, took = relations.user_item.row(who.row), relations.user_bundle.row(who.row)
-        since = moment.taken.since(user, catalogue) if served.overlaps else NOTHING
+        has = np.concatenate([relations.user_item.row(who.row), who.items])
+        took = relations.user_bundle.row(who.row)
     # Bundles of training by their items then, which is what the user's vector and profile know of them.
     taken = [(one, relations.bundle_item.row(one)) for one in took.tolist()]
-    folded = who.row < 0
-    taken += [
-        (one if folded and one < catalogue.n_trained else -1, catalogue.items_of(one))
-        for one in since.tolist()
-    ]
-    contents = catalogue.items_of(row)
+    taken += [(one if one < catalogue.n_trained else -1, catalogue.items_of(one)) for one in since.tolist()]
+    contents = catalogue.placing_items(row)
     found = served.explain(who.vector, has, taken, catalogue.bundles, row, contents)
     about = {
         aspect: sum(term.share for term in found.terms if term.about == aspect)

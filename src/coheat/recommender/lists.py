@@ -10,34 +10,17 @@ from itertools import chain, cycle, repeat
 import numpy as np
 
 from coheat.attributes import UNDERSTOOD, Attributes, column_of
-from coheat.ids import Vocabulary, shortened
+from coheat.ids import shortened
 from coheat.recommender.answers import Columns, Recommendations, Source
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.choosing import Chosen
-from coheat.recommender.taken import Taken
-from coheat.served import People, Served
-from coheat.served.overlap import Belongings
+from coheat.recommender.known import Known, Moment, known_of
+from coheat.recommender.rules import Arrangement
+from coheat.served import People
 from coheat.served.ranking import ROWS, Floats, Positions, Ranked, Scored, ahead
 from coheat.served.relations import NOTHING, release_pages
 
 UNSEEN = (NOTHING, NOTHING)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """All that a question is answered from; the catalogue is that of the moment it was asked."""
-
-    catalogue: Catalogue
-    taken: Taken
-    items: Vocabulary
-
-    @property
-    def served(self) -> Served:
-        return self.catalogue.served
-
-    def people_of(self, names: Sequence[str], rows: Positions) -> People:
-        """Users of training as they are now."""
-        return self.served.people(rows, self.taken.belongings(names, self.catalogue))
 
 
 @dataclass(frozen=True)
@@ -51,60 +34,31 @@ class Asked:
     items: Mapping[str, Sequence[str]] = field(default_factory=dict)
     bundles: Mapping[str, Sequence[str]] = field(default_factory=dict)
     fields: Sequence[str] | None = None
+    arrangement: Arrangement | None = None
+    shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By user: bundles that were shown to them lately, and are not to be shown again."""
+
+    @property
+    def depth(self) -> int:
+        """How many bundles are ranked: more than are listed where rules choose among them."""
+        return self.k if self.arrangement is None else self.arrangement.rules.depth(self.k)
 
     @property
     def columns(self) -> Positions:
         """Rows of the bundles that may be listed."""
         return self.chosen.rows
 
+    @property
+    def why_no_more(self) -> str:
+        """Why a list is shorter than asked for."""
+        if self.arrangement is None or np.count_nonzero(self.chosen.allowed) <= self.k:
+            return self.chosen.why_no_more
+        return f"no more of the {self.depth} best fit the rules and were not taken or shown before"
 
-@dataclass(frozen=True)
-class Known:
-    """What a user's list can be made from; `vector` is None where nothing is known.
-
-    `items` and `bundles` (rows) are what a newcomer's vector was made from; `since` see `People`.
-    """
-
-    user_id: str
-    source: Source
-    row: int
-    vector: Floats | None
-    seen: Positions
-    items: Positions
-    bundles: Positions
-    notes: tuple[str, ...] = ()
-    since: Belongings | None = None
-
-
-def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[str]) -> Known:
-    """The fallback chain: trained vector; else folded in; else nothing."""
-    catalogue, taken, known = moment.catalogue, moment.taken, moment.items.index
-    seen = taken.rows_of(user, catalogue)
-    if bundles:
-        seen = np.union1d(seen, [catalogue.row(name) for name in bundles]).astype(np.int64)
-    row = taken.users.index.get(user)
-    if row is not None:
-        said = f"user {shortened(user)} is known from training; what was given is not used for the scores"
-        notes: tuple[str, ...] = (said,) if items or bundles else ()
-        since = taken.belongings([user], catalogue).get(0)
-        vector = moment.served.users[row]
-        return Known(user, "model", row, vector, seen, NOTHING, NOTHING, notes, since)
-    distinct = list(dict.fromkeys(items))
-    item_rows = np.array(sorted(known[item] for item in distinct if item in known), dtype=np.int64)
-    notes = tuple(
-        f"user {shortened(user)}: the model does not know the item {shortened(item)}; left out"
-        for item in distinct
-        if item not in known
-    )
-    if len(item_rows) or len(seen):
-        found = moment.served.fold_in(item_rows, np.where(seen < catalogue.n_trained, seen, -1))
-        if found is not None:
-            since = Belongings.of(item_rows, [catalogue.items_of(bundle) for bundle in seen.tolist()])
-            return Known(user, "folded-in", -1, found, seen, item_rows, seen, notes, since)
-    # Looking for a similar id would take longer than the list, and strangers are many.
-    why = "from what was given no vector can be made" if distinct or len(seen) else "unknown user id"
-    notes += (f"user {shortened(user)}: {why}; answered with popular and new bundles",)
-    return Known(user, "popular-and-new", -1, None, seen, item_rows, seen, notes)
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say before any list is looked at."""
+        return [*self.chosen.notes, *(() if self.arrangement is None else self.arrangement.notes)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +77,7 @@ def _block(moment: Moment, asked: Asked, names: Sequence[str], rows: Positions |
     rows = moment.taken.known_rows(names) if rows is None else rows
     if (rows >= 0).all() and not (asked.items or asked.bundles):
         seen = moment.taken.pairs_of(names, rows, moment.catalogue) if asked.exclude_seen else UNSEEN
-        return Block(names, None, moment.people_of(names, rows), seen)
+        return Block(names, None, moment.people_of(names, rows), _also(seen, moment, asked, names))
     known = [known_of(moment, name, asked.items.get(name, ()), asked.bundles.get(name, ())) for name in names]
     placed = [(who, who.vector) for who in known if who.vector is not None]
     vectors = np.zeros((len(placed), moment.served.users.shape[1]), dtype=np.float32)
@@ -131,10 +85,28 @@ def _block(moment: Moment, asked: Asked, names: Sequence[str], rows: Positions |
         vectors[place] = vector
     since = {place: who.since for place, (who, _) in enumerate(placed) if who.since is not None}
     people = People(np.array([who.row for who, _ in placed], dtype=np.int64), vectors, since)
-    if not (placed and asked.exclude_seen):
-        return Block(names, known, people, UNSEEN)
-    takers = np.repeat(np.arange(len(placed)), [len(who.seen) for who, _ in placed])
-    return Block(names, known, people, (np.concatenate([who.seen for who, _ in placed]), takers))
+    seen = UNSEEN
+    if placed and asked.exclude_seen:
+        takers = np.repeat(np.arange(len(placed)), [len(who.seen) for who, _ in placed])
+        seen = np.concatenate([who.seen for who, _ in placed]), takers
+    return Block(names, known, people, _also(seen, moment, asked, [who.user_id for who, _ in placed]))
+
+
+def _also(
+    seen: tuple[Positions, Positions], moment: Moment, asked: Asked, names: Sequence[str]
+) -> tuple[Positions, Positions]:
+    """With what was shown lately to each of these people."""
+    if not asked.shown:
+        return seen
+    shown = [_shown(moment.catalogue, asked, name) for name in names]
+    whose = np.repeat(np.arange(len(names)), [len(rows) for rows in shown])
+    return np.concatenate([seen[0], *shown]), np.concatenate([seen[1], whose])
+
+
+def _shown(catalogue: Catalogue, asked: Asked, name: str) -> Positions:
+    """Rows of what was shown to somebody lately."""
+    found = map(catalogue.find, asked.shown.get(name, ()))
+    return np.array([row for row in found if row is not None], dtype=np.int64)
 
 
 def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> Iterator[tuple[Block, Ranked]]:
@@ -153,12 +125,33 @@ def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> It
 
     jobs = (partial(scored, *job) for job in zip(blocks, cycle(memory), strict=False))
     for block, found in ahead(jobs) if n > ROWS else (job() for job in jobs):
-        yield block, found.ranked(asked.k)
+        yield block, _arranged(asked, found.ranked(asked.depth), found)
+
+
+def _arranged(asked: Asked, ranked: Ranked, scored: Scored) -> Ranked:
+    """Lists of k in the order of the rules, from longer ones; where there are no rules, as they are."""
+    arrangement = asked.arrangement
+    if arrangement is None:
+        return ranked
+    pins = np.array(sorted(arrangement.pins), dtype=np.int64)
+    pinned = scored.of_rows(pins)
+    lists = []
+    for (rows, scores), known in zip(ranked.split(), pinned.tolist(), strict=False):  # nobody: one empty list
+        own = {row: score for row, score in zip(pins.tolist(), known, strict=True) if score > -np.inf}
+        lists.append(arrangement.arranged(rows, scores, own, asked.k))
+    return ranked_of(lists)
+
+
+def ranked_of(lists: Sequence[Sequence[tuple[int, float]]]) -> Ranked:
+    """Lists of bundle rows with their scores."""
+    rows, scores = ([pair[side] for one in lists for pair in one] for side in (0, 1))
+    counts = np.array([len(one) for one in lists], dtype=np.int64)
+    return Ranked(np.array(rows, dtype=np.int64), np.array(scores, dtype=np.float32), counts)
 
 
 def recommend(moment: Moment, asked: Asked) -> Recommendations:
     """The answer to a question."""
-    n, found = len(asked.users), Found(asked, moment.catalogue, notes=list(asked.chosen.notes))
+    n, found = len(asked.users), Found(asked, moment.catalogue, notes=asked.notes)
     blocks = (_block(moment, asked, asked.users[start : start + ROWS]) for start in range(0, n, ROWS))
     for block, ranked in _ranked(moment, asked, blocks, n):
         if block.known and len(block.people) < len(block.known):
@@ -229,14 +222,21 @@ def _with_strangers(catalogue: Catalogue, asked: Asked, known: list[Known], rank
 
 def _popular_and_new(catalogue: Catalogue, asked: Asked, known: Known) -> tuple[Positions, Floats]:
     """By turns the most popular bundle and the newest new one (of equally often recorded ones)."""
-    columns = np.setdiff1d(asked.columns, known.seen) if asked.exclude_seen else asked.columns
+    barred = [_shown(catalogue, asked, known.user_id), *([known.seen] if asked.exclude_seen else [])]
+    columns, k = np.setdiff1d(asked.columns, np.concatenate(barred)), asked.depth
     is_new, popularity = catalogue.bundles.is_new, catalogue.bundles.taken
     new, old = columns[is_new[columns]], columns[~is_new[columns]]
-    popular = old[np.lexsort((old, -popularity[old]))][: asked.k]
-    newest = new[np.lexsort((-new, -popularity[new]))][: asked.k]
+    popular = old[np.lexsort((old, -popularity[old]))][:k]
+    newest = new[np.lexsort((-new, -popularity[new]))][:k]
     turns = np.concatenate([2 * np.arange(len(popular)), 2 * np.arange(len(newest)) + 1])
-    rows = np.concatenate([popular, newest])[np.argsort(turns)][: asked.k]
-    return rows, (1 / np.arange(1, len(rows) + 1)).astype(np.float32)
+    rows = np.concatenate([popular, newest])[np.argsort(turns)][:k]
+    scores = (1 / np.arange(1, len(rows) + 1)).astype(np.float32)
+    if asked.arrangement is not None:
+        own = dict.fromkeys(set(asked.arrangement.pins) & set(columns.tolist()), 0.0)
+        found = asked.arrangement.arranged(rows, scores, own, asked.k)
+        rows = np.array([row for row, _ in found], dtype=np.int64)
+        scores = (1 / np.arange(1, len(rows) + 1)).astype(np.float32)
+    return rows, scores
 
 
 @dataclass
@@ -263,13 +263,16 @@ class Found:
                 self.notes.extend(block.known[place].notes)
             if count < self.asked.k:
                 self.short[user] = count
-                why = self.asked.chosen.why_no_more
+                why = self.asked.why_no_more
                 self.notes.append(f"user {shortened(user)}: {count} instead of {self.asked.k}, {why}")
 
     def answer(self) -> Recommendations:
         fields = None if self.asked.fields is None else self._fields
         answer = Recommendations(self._columns, sum(len(part.bundles) for part in self.parts), fields)
-        answer.sources, answer.short, answer.notes = self.sources, self.short, self.notes
+        answer.sources, answer.short = self.sources, self.short
+        strangers = self.catalogue.strangers
+        listed = set(Ranked.joined(self.parts).bundles.tolist()) & strangers.keys() if strangers else set()
+        answer.notes = [*self.notes, *self.catalogue.about_strangers(sorted(listed))]
         return answer
 
     def _fields(self) -> Attributes:

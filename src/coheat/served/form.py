@@ -11,7 +11,7 @@ a minute ago has evidence 0 and, in the blocks that know items, the vector of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -149,31 +149,29 @@ class Served:
             terms, divisors = terms[:, columns], divisors[:, columns]
         if self.has_bias:
             found += terms[0]
-        for place, lines in self._shared(people.rows, people.since, bundles):
-            lines = lines if columns is None else lines[:, :, columns]
+        if bundles.index is None:
+            return found
+        everybody = in_use[0](
+            self.overlaps, self.relations, people.rows, people.since, bundles.index, len(bundles)
+        )
+        for place, lines in enumerate(everybody):
+            lines = lines if columns is None else lines[:, columns]
             for overlap, line, weights, size in zip(self.overlaps, lines, terms[1:], divisors, strict=True):
                 part = overlap.measure(line, size)
                 part *= weights
                 found[place] += part
         return found
 
-    def _shared(
-        self, rows: Positions, since: Mapping[int, Belongings], bundles: Bundles
-    ) -> Iterator[tuple[slice, Floats | Doubles]]:
-        """What a few of the people at a time (by place) share with every bundle (overlaps, people, n)."""
-        if bundles.index is None:
-            return
-        start = 0
-        for lines in in_use[0](self.overlaps, self.relations, rows, since, bundles.index, len(bundles)):
-            yield slice(start, start + lines.shape[1]), lines
-            start += lines.shape[1]
-
     def parts(self, users: Positions) -> Floats:
         """The blocks' and overlaps' parts of `scores`, before weighing (parts, len(users), n_bundles)."""
+        assert self.bundles.index is not None or not self.overlaps
         found = np.empty((len(self.blocks) + len(self.overlaps), len(users), len(self.bundles)), np.float32)
         for part, (_, columns) in zip(found, self.columns, strict=False):
             np.matmul(self.users[users][:, columns], self.bundles.plain.base[:, columns].T, out=part)
-        for place, lines in self._shared(users, {}, self.bundles):
+        if self.bundles.index is None:
+            return found
+        asked: Any = self.overlaps, self.relations, users, {}, self.bundles.index, len(self.bundles)
+        for place, lines in enumerate(in_use[0](*asked)):
             for number, (overlap, line) in enumerate(zip(self.overlaps, lines, strict=True)):
                 found[len(self.blocks) + number, place] = overlap.measure(line, self.bundles.divisors[number])
         return found
@@ -323,15 +321,31 @@ class Served:
         """The vector (width,) of somebody who was not in training and has these items and bundles (-1: not of
         training); None where this model has no rule for newcomers, or what is given says nothing."""
         if self.layers is not None:
-            given = (
-                self.layers.from_bundles(bundles, self.relations),
-                self.layers.from_items(items, self.relations),
-            )
-            vector = np.concatenate([part.sum(axis=0) for part in given])
+            vector = self._passed_on(self.layers, items, bundles)
             return vector if vector.any() else None
         if not self.overlaps:
             return None
         return lookalike(self.users, self.relations, items, bundles[bundles >= 0])
+
+    @property
+    def uses_more(self) -> bool:
+        """Whether items and bundles that somebody has besides those of training change the scores."""
+        return self.layers is not None or bool(self.overlaps)
+
+    def with_more(self, row: int, items: Positions, bundles: Positions) -> Floats:
+        """The vector (width,) of a user of training who has these items and bundles (-1: not of training)
+        besides: what all of it passes on takes the place of what that of training did. Where vectors are not
+        passed on, it stays as it was; overlaps count what is new."""
+        vector: Floats = self.users[row]
+        if self.layers is None or not (len(items) or len(bundles)):
+            return vector
+        had = self.relations.user_item.row(row), self.relations.user_bundle.row(row)
+        now = np.concatenate([had[0], items]), np.concatenate([had[1], bundles])
+        return vector + self._passed_on(self.layers, *now) - self._passed_on(self.layers, *had)
+
+    def _passed_on(self, layers: Layers, items: Positions, bundles: Positions) -> Floats:
+        given = layers.from_bundles(bundles, self.relations), layers.from_items(items, self.relations)
+        return np.concatenate([part.sum(axis=0) for part in given])
 
     # Explanations.
 

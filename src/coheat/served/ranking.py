@@ -145,6 +145,17 @@ class Scored:
     hidden: npt.NDArray[np.bool_]
     """Bundles that are not to be listed for anybody."""
 
+    def of_rows(self, bundles: Positions) -> Floats:
+        """Scores of these bundles (n, m), once they are ranked; -inf where one is not to be listed."""
+        if self.columns is None:
+            return self.scores[:, bundles]
+        found = np.full((len(self.scores), len(bundles)), -np.inf, dtype=np.float32)
+        places = np.searchsorted(self.columns, bundles)
+        inside = places < len(self.columns)
+        inside[inside] = self.columns[places[inside]] == bundles[inside]
+        found[:, inside] = self.scores[:, places[inside]]
+        return found
+
     def ranked(self, k: int) -> Ranked:
         """The k best of each. Writes on the scores."""
         if np.isnan(self.scores.min(initial=0.0)):

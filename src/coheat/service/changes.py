@@ -20,7 +20,8 @@ def put_bundle(
     model, was_here = loaded.recommender, loaded.recommender.has_bundle(bundle_id)
     loaded.reached(sequence)
     try:
-        found = (model.replace_bundles if was_here else model.add_bundles)({bundle_id: item_ids})
+        change = model.replace_bundles if was_here else model.add_bundles
+        found = change({bundle_id: item_ids}, refuse_unknown=True)
     except CoheatError:
         loaded.note_unknown(bundle_id, [])
         loaded.waiting_bundles.add(bundle_id)

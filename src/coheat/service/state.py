@@ -212,7 +212,9 @@ class State:
     async def _check(self, bundle_id: str, item_ids: Sequence[str], replacing: bool) -> None:
         """Raise where the model can make nothing of these items."""
         try:
-            await self.ask(lambda model: model.check_bundles({bundle_id: item_ids}, replacing))
+            await self.ask(
+                lambda model: model.check_bundles({bundle_id: item_ids}, replacing, refuse_unknown=True)
+            )
         except UnknownIdError as error:
             raise DataError(str(error)) from None
 
