@@ -96,10 +96,12 @@ def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> 
             if name in found:
                 raise ConfigError(f"--new-bundle names {name!r} twice; name each once")
             found[name] = items
-    unknown = recommender.add_bundles(found).unknown_items
+    added = recommender.add_bundles(found)
+    unknown = added.unknown_items
     if not quiet:
         for bundle, items in unknown.items():
-            note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
+            if bundle not in added.placed_by:
+                note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
     return unknown
 
 
