@@ -38,13 +38,15 @@ def missing_programs() -> list[str]:
 
 
 @contextmanager
-def browsing(width: int = 1280, height: int = 900) -> Iterator[webdriver.Chrome]:
+def browsing(width: int = 1280, height: int = 900, language: str = "en-GB") -> Iterator[webdriver.Chrome]:
     """A fresh browser, closed at the end; its console is kept for `get_log("browser")`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = str(shutil.which("chromium"))
         for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
             options.add_argument(flag)
+        options.add_argument(f"--lang={language}")
+        options.add_experimental_option("prefs", {"intl.accept_languages": language})
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         browser = webdriver.Chrome(options, Driver(shutil.which("chromedriver")))
         try:
@@ -71,6 +73,15 @@ class Served:
     def ask(self, path: str) -> dict[str, object]:
         """What the service itself answers, past the page."""
         with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            found: dict[str, object] = json.load(answer)
+        return found
+
+    def post(self, path: str, body: object) -> dict[str, object]:
+        """The same for a question that has a body."""
+        asked = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             found: dict[str, object] = json.load(answer)
         return found
 

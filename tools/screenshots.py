@@ -13,13 +13,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from chromium import browsing, missing_programs, serving, set_screen
+from named_shop import train_named_shop
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from shop import train_shop
 
-PERSON = "Ada 1"
+PERSON, BUNDLE = "Ada 1", "B-0003"
 NEW_ITEMS = ("tent", "moka pot", "enamel mug", "burr grinder")
 NEW_NAME = "Coffee outdoors"
 DESK, PHONE = (1280, 860), (390, 844)
@@ -50,12 +50,9 @@ class Photographer:
         self.browser.save_screenshot(str(path))
         print(path)
 
-    def people(self, name: str, from_list: bool = False) -> None:
-        """A person's list; `from_list` begins the picture there, for screens too small for all of it."""
+    def people(self, name: str) -> None:
         self.open(f"people/{quote(PERSON)}")
         self.wait_for("#list .card")
-        if from_list:
-            self.browser.execute_script("document.querySelector('.list-head').scrollIntoView()")
         self.take(name)
 
     def compose(self, name: str) -> None:
@@ -73,6 +70,11 @@ class Photographer:
         self.wait_for("#published .place")
         self.take(name)
 
+    def bundle(self, name: str) -> None:
+        self.open(f"bundles/{BUNDLE}")
+        self.wait_for(".bundle-page")
+        self.take(name)
+
     def model(self, name: str) -> None:
         self.open("model")
         self.wait_for("#model-content figure")
@@ -88,11 +90,12 @@ def main() -> None:
         parser.error(f"not installed: {missing}; on Debian: apt install chromium chromium-driver")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        run = train_shop(Path(scratch))
+        run = train_named_shop(Path(scratch))
         with serving(run, Path(scratch) / "state") as served, browsing(*DESK) as browser:
             photographer = Photographer(browser, served.url, place)
             set_screen(browser, *DESK)
             photographer.people("people")
+            photographer.bundle("bundle")
             photographer.model("model")
             photographer.compose("compose")
             set_screen(browser, *DESK, dark=True)
@@ -100,7 +103,7 @@ def main() -> None:
             photographer.compose("compose-dark")
             photographer.publish("published-dark")
             set_screen(browser, *PHONE)
-            photographer.people("phone", from_list=True)
+            photographer.people("phone")
 
 
 if __name__ == "__main__":

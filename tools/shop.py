@@ -1,30 +1,17 @@
-"""A small made-up shop with ids that a person can read, and a model trained on it in seconds."""
+"""A small made-up shop with ids that a person can read."""
 
 from __future__ import annotations
-
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from coheat.data.dataset import BundleData
 from coheat.data.tables import from_frames
-from coheat.data.writing import write_tables
 from coheat.rng import Randomness
-from coheat.runs import train_run
 
 N_PEOPLE = 400
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Ella", "Finn", "Gita", "Hugo", "Ines", "Jon", "Kim", "Lea", "Max",
          "Nora", "Omar", "Pia", "Rosa", "Sam", "Tess", "Yuki")  # fmt: skip
-SETTINGS = {
-    # A shop this small has bundles that were taken some tens of times: there history and items both count.
-    "max_temperature": 100.0,
-    "epochs": 40,
-    "evaluate_every": 40,
-    "batch_size": 256,
-    "learning_rate": 0.01,
-}
 THEMES = {
     "camping": (
         ["tent", "sleeping bag", "gas stove", "headlamp", "enamel mug", "folding chair", "cool box",
@@ -99,19 +86,3 @@ def _some(names: list[str], skew: float, count: int, rng: np.random.Generator) -
 def _frame(found: set[tuple[str, str]], first: str, second: str) -> pa.Table:
     rows = sorted(found)
     return pa.table({first: [row[0] for row in rows], second: [row[1] for row in rows]})
-
-
-def train_shop(directory: Path, seed: int = 0) -> Path:
-    """The run of a model trained on the shop, some of whose bundles it has never seen taken."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a few people take nothing but held-out bundles; that is intended
-        write_tables(make_shop(seed), directory / "data")
-        train_run(
-            directory / "data",
-            directory / "run",
-            preset="demo",
-            overrides=SETTINGS,
-            scenario="cold",
-            seed=seed,
-        )
-    return directory / "run"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,12 +22,11 @@ from coheat.service.keys import KeyRing
 pytest.importorskip("selenium", reason="the explorer is tested with selenium, which is not installed")
 
 from chromium import Served, browsing, missing_programs, serving, set_screen
-from selenium.common.exceptions import StaleElementReferenceException
+from explorer_page import Page
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
 
 pytestmark = pytest.mark.skipif(
     bool(missing_programs()), reason=f"not installed: {' and '.join(missing_programs())}"
@@ -37,7 +36,6 @@ EVIL = '<img src=x onerror="window.hacked=1">'
 ODD_ITEM = f"{EVIL} & \"quoted\" 'too' 🧺 a/b?c#d%25"
 ODD_USER = f"{EVIL} user/🦊 'x'?y#z%2F"
 ODD_BUNDLE = f'{EVIL}</li><script>window.hacked=2</script> "b" / 🎁'
-PATIENCE = 30
 
 
 def renamed(vocabulary: Vocabulary, old: str, new: str) -> Vocabulary:
@@ -76,80 +74,6 @@ def service(explored_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def chrome() -> Iterator[Chrome]:
     with browsing() as browser:
         yield browser
-
-
-class Page:
-    """What a person does and sees."""
-
-    def __init__(self, browser: Chrome, url: str):
-        self.browser, self.url = browser, url
-
-    def open(self, place: str = "") -> None:
-        self.browser.get("about:blank")
-        self.browser.get(f"{self.url}/{place}")
-
-    def one(self, selector: str) -> WebElement:
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
-
-    def all(self, selector: str) -> list[WebElement]:
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
-
-    def texts(self, selector: str) -> list[str]:
-        script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)"
-        found: list[str] = self.browser.execute_script(script, selector)
-        return found
-
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        wait = WebDriverWait(
-            self.browser, PATIENCE, poll_frequency=0.05, ignored_exceptions=[StaleElementReferenceException]
-        )
-        return wait.until(lambda _: condition(), f"waited in vain for {what}")
-
-    def wait_for_text(self, selector: str, pattern: str) -> str:
-        found = self.until(
-            lambda: next((t for t in self.texts(selector) if re.search(pattern, t)), None),
-            f"{pattern!r} in {selector}",
-        )
-        return str(found)
-
-    def type_into(self, selector: str, text: str) -> None:
-        """Type; what no key of a keyboard gives, such as an emoji, is inserted as its panel would do it."""
-        box = self.one(selector)
-        for part in filter(None, re.split("([\U00010000-\U0010ffff]+)", text)):
-            if ord(part[0]) < 0x10000:
-                box.send_keys(part)
-            else:
-                self.browser.execute_script("arguments[0].focus()", box)
-                self.browser.execute_cdp_cmd("Input.insertText", {"text": part})
-
-    def search(self, box: str, text: str, wanted: str) -> None:
-        """Type into a search box and click the entry that reads `wanted`."""
-        self.type_into(f"#{box}-search", text)
-        entry = f"#{box}-options [role=option]"
-        self.until(lambda: wanted in self.texts(f"{entry} .option-name"), f"{wanted!r} among those found")
-        position = self.texts(f"{entry} .option-name").index(wanted)
-        self.all(entry)[position].click()
-
-    def show_list_of(self, user: str) -> None:
-        self.open(f"#/people/{quote(user, safe='')}")
-        self.wait_for_list()
-
-    def wait_for_list(self) -> None:
-        self.until(lambda: self.all("#list .card") and not self.all("#list[aria-busy]"), "a list")
-
-    def compose(self, items: list[str], name: str) -> None:
-        self.open("#/compose")
-        for item in items:
-            self.search("item", item, item)
-        self.type_into("#bundle-name", name)
-
-    def hacked(self) -> Any:
-        return self.browser.execute_script("return window.hacked ?? null")
-
-    def complaints(self) -> list[str]:
-        """What the browser complained of, refusals by the service aside: those are part of the talk."""
-        log: list[dict[str, Any]] = self.browser.get_log("browser")  # type: ignore[no-untyped-call]
-        return [str(row["message"]) for row in log if "Failed to load resource" not in str(row["message"])]
 
 
 @pytest.fixture
@@ -336,7 +260,7 @@ def test_dark_and_light(page: Page) -> None:
 def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page) -> None:
     set_screen(page.browser, 360, 740)
     script = "return document.documentElement.scrollWidth"
-    for place in ("#/people/user-0-1", "#/compose", "#/model"):
+    for place in ("#/people/user-0-1", "#/bundles/bundle-0-1", "#/compose", "#/model", "#/happened"):
         page.open(place)
         page.until(lambda: not page.all(".skeleton"), "what is loading")
         assert page.browser.execute_script(script) <= 360, place
@@ -367,7 +291,7 @@ def test_ids_are_shown_as_they_are_and_never_run(page: Page) -> None:
 
 
 def test_the_panel_of_the_model(page: Page, service: Served) -> None:
-    page.all(".views a")[2].click()
+    page.one(".views a[data-view=model]").click()
     page.until(lambda: len(page.all("#model-content figure")) == 3, "three figures")
     known: Any = service.ask("/v1/statistics")
     assert page.texts(".tile dd") == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import coheat.service
 
 WEB = Path(coheat.service.__file__).parent / "web"
-SOURCES = sorted(path for path in WEB.iterdir() if path.suffix in {".js", ".html", ".css", ".svg"})
+SOURCES = sorted(path for path in WEB.iterdir() if path.suffix in {".js", ".html", ".css", ".svg", ".json"})
 MARKUP = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment"
 CODE = r"\beval\(|new Function|setTimeout\(\s*[\"'`]|javascript:"
 
@@ -37,5 +38,8 @@ def test_every_file_that_is_named_is_there() -> None:
     named = set(re.findall(r'(?:src|href)="([^"#]+)"', html))
     for path in WEB.glob("*.js"):
         named |= set(re.findall(r'from "\./([^"]+)"', path.read_text(encoding="utf-8")))
+    languages = re.search(r"LANGUAGES = (\[.*?\])", (WEB / "words.js").read_text(encoding="utf-8"))
+    assert languages is not None
+    named |= {f"sentences.{tag}.json" for tag in json.loads(languages[1])}
     assert named <= {path.name for path in SOURCES}
     assert {path.name for path in SOURCES} - named == {"index.html"}

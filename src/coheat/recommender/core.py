@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from coheat.attributes import Value, Where
 from coheat.errors import ConfigError, DataError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import lists as listing
-from coheat.recommender import vectors
+from coheat.recommender import standing, vectors
 from coheat.recommender.answers import (
     AddedBundles,
     Explanation,
@@ -363,6 +364,30 @@ class Recommender(Shop):
         with self._lock:
             check_name = self._catalogue.row if replacing else self._check_free
             return self._checked(bundles, check_name, refuse_unknown)[0]
+
+    def takers(self, bundle: str) -> list[str]:
+        """Who took a bundle, in training and since."""
+        return standing.takers_of(self._moment(), bundle)
+
+    def standing(self, bundle: str, users: Sequence[str], k: int = 20) -> standing.Standing:
+        """In how many of these users' first k places a bundle stands, and would stand if it had been taken
+        more or less often."""
+        check_k(k)
+        moment = self._moment()
+        popularity = moment.catalogue.bundles.taken
+        counts = standing.counts_around(
+            int(popularity[moment.catalogue.row(bundle)]), int(popularity.max(initial=0))
+        )
+        chosen = self._chosen(moment.catalogue, Choice(), None)
+        return standing.standing(moment, bundle, users, k, chosen, counts)
+
+    def turned(self, **knobs: float) -> Self:
+        """The same with other knobs, to be asked what they would change; this one stays as it is."""
+        found = copy.copy(self)
+        found._served = self._served.turned(**knobs)
+        bundles = found._served.turned_bundles(self._catalogue.bundles)
+        found._catalogue = replace(self._catalogue, served=found._served, bundles=bundles)
+        return found
 
     @property
     def beyond_vectors(self) -> str | None:

@@ -377,6 +377,10 @@ class Served:
         turned = {name: self.knobs[name].turned(name, value) for name, value in values.items()}
         return replace(self, knobs={**self.knobs, **turned})._weighed_anew() if turned else self
 
+    def turned_bundles(self, bundles: Bundles) -> Bundles:
+        """Bundles of the same model whose knobs stood otherwise: knobs add to scores and change no weight."""
+        return replace(bundles, terms=self._terms(bundles.taken, bundles.youth))
+
     def arrays(self) -> dict[str, Array]:
         """All of it as named arrays, for the disk."""
         return to_arrays(self)

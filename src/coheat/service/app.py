@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from coheat import __version__
 from coheat.service import schemas
 from coheat.service.addresses import Addresses
+from coheat.service.happened import Recent
 from coheat.service.health import OK, Readiness
 from coheat.service.keys import KeyRing
 from coheat.service.limits import Limits
@@ -71,6 +72,7 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.coheat = state
+    app.state.recent = Recent()
     add_handlers(app)
     app.include_router(router)
     _add_operations(app, metrics)
@@ -98,7 +100,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
     starting = asyncio.create_task(state.start())
     try:
-        yield
+        with app.state.recent.listening():
+            yield
     finally:
         with suppress(asyncio.CancelledError):
             await starting

@@ -69,7 +69,7 @@ async def bundles(
         raise DataError(f"query.limit: a page of a search has {MAX_SEARCH} rows at most")
 
     def page(model: Recommender) -> dict[str, Any]:
-        names, following = explorer.search(model.bundle_ids, query, offset, limit)
+        names, following = explorer.search_named(model.search_bundles, model.bundle_ids, query, offset, limit)
         rows = [_row(model, name) for name in names]
         return {"bundles": rows, "next_offset": following}
 

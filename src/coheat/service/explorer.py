@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from coheat.recommender import Recommender
+from coheat.errors import ConfigError
+from coheat.recommender import Recommender, SearchResult
 from coheat.service.schemas import PopularityBin, Statistics
 from coheat.service.state import State
 
@@ -14,6 +16,8 @@ SAMPLED_USERS = 200
 USERS_AT_ONCE = 16
 """Lists computed in one go; whoever else asks waits no longer than for these."""
 LIST_LENGTH = 20
+TURNED_USERS = 96
+EXPLAINED_USERS = 24
 
 
 def search(ids: Iterable[str], query: str, offset: int, limit: int) -> tuple[list[str], int | None]:
@@ -27,6 +31,17 @@ def search(ids: Iterable[str], query: str, offset: int, limit: int) -> tuple[lis
         found.sort(key=lambda name: not name.casefold().startswith(wanted))
     end = offset + limit
     return found[offset:end], end if end < len(found) else None
+
+
+def search_named(
+    find: Callable[[str, int], SearchResult], ids: Sequence[str], query: str, offset: int, limit: int
+) -> tuple[list[str], int | None]:
+    """The same for what has titles, too: `find` looks for ids and titles."""
+    if not query.strip():
+        return search(ids, "", offset, limit)
+    end = offset + limit
+    names = [one.id for one in find(query, end + 1).found]
+    return names[offset:end], end if end < len(names) else None
 
 
 async def statistics(state: State) -> Statistics:
@@ -52,6 +67,98 @@ async def statistics(state: State) -> Statistics:
         cold_share_of_lists=cold / places if places else 0.0,
         cold_share_of_bundles=n_cold / len(popularity) if len(popularity) else 0.0,
     )
+
+
+async def standing(state: State, bundle_id: str, popularity: int) -> dict[str, Any]:
+    """How a bundle stands in the lists of a sample of users, and would with more or fewer takers."""
+    users = _spread(state.served.recommender.user_ids, SAMPLED_USERS)
+    total = None
+    for start in range(0, len(users), USERS_AT_ONCE):
+        block = users[start : start + USERS_AT_ONCE]
+        found = await state.ask(lambda model, block=block: model.standing(bundle_id, block, LIST_LENGTH))  # type: ignore[misc]
+        # Somebody may have taken it between two blocks; then the counts are not the same any more.
+        total = found if total is None or total.taken != found.taken else total + found
+    if total is None:
+        return {"list_length": LIST_LENGTH, "sampled_users": 0, "in_lists": 0, "steps": [], "rises_at": None}
+    steps = list(zip(total.taken, total.in_lists, strict=True))
+    now = next((lists for taken, lists in steps if taken == popularity), 0)
+    return {
+        "list_length": LIST_LENGTH,
+        "sampled_users": total.users,
+        "in_lists": now,
+        "steps": [{"taken": taken, "in_lists": lists} for taken, lists in steps],
+        "rises_at": next((taken for taken, lists in steps if taken > popularity and lists > now), None),
+    }
+
+
+async def turned(state: State, name: str, value: float) -> dict[str, Any]:
+    """What the lists of a sample of users would be with a knob turned."""
+    users = _spread(state.served.recommender.user_ids, TURNED_USERS)
+    other = await state.ask(lambda model: model.turned(**{name: value}))
+    places = cold = cold_now = changed = 0
+    for start in range(0, len(users), USERS_AT_ONCE):
+        block = users[start : start + USERS_AT_ONCE]
+        now = await state.ask(lambda model, block=block: _lists(model, block))  # type: ignore[misc]
+        then = await state.ask(lambda _, block=block: _lists(other, block))  # type: ignore[misc]
+        places += sum(len(rows) for rows in now.values())
+        cold_now += sum(is_cold for rows in now.values() for _, is_cold in rows)
+        cold += sum(is_cold for rows in then.values() for _, is_cold in rows)
+        changed += sum(set(now[user]) != set(then[user]) for user in block)
+    return {
+        "name": name,
+        "value": value,
+        "cold_share": cold / places if places else 0.0,
+        "cold_share_now": cold_now / places if places else 0.0,
+        "changed_lists": changed,
+        "list_length": LIST_LENGTH,
+        "sampled_users": len(users),
+    }
+
+
+def _lists(recommender: Recommender, users: list[str]) -> dict[str, list[tuple[str, bool]]]:
+    """Of each user the bundles listed, and whether nobody has taken them."""
+    found: dict[str, list[tuple[str, bool]]] = {user: [] for user in users}
+    for row in recommender.recommend(users, k=LIST_LENGTH):
+        found[row.user_id].append((row.bundle_id, recommender.bundle(row.bundle_id).popularity == 0))
+    return found
+
+
+async def parts(state: State) -> list[dict[str, Any]]:
+    """Of a few users' lists, what scores are made of, by bins of popularity; [] where that cannot be told."""
+    users = _spread(state.served.recommender.user_ids, EXPLAINED_USERS)
+    sums: dict[tuple[int, int], list[float]] = {}
+    for user in users:
+        try:
+            found = await state.ask(lambda model, user=user: _parts(model, user))  # type: ignore[misc]
+        except ConfigError:
+            return []
+        for bin_, shares in found:
+            total = sums.setdefault(bin_, [0.0, 0.0, 0.0, 0.0])
+            sums[bin_] = [one + other for one, other in zip(total, [*shares, 1.0], strict=True)]
+    return [
+        {
+            "least": least,
+            "most": most,
+            "history": history / places,
+            "items": items / places,
+            "youth": youth / places,
+            "places": int(places),
+        }
+        for (least, most), (history, items, youth, places) in sorted(sums.items())
+    ]
+
+
+def _parts(recommender: Recommender, user: str) -> list[tuple[tuple[int, int], list[float]]]:
+    """Of a user's list, the bin of each bundle's popularity and the shares of its score."""
+    found = []
+    for row in recommender.recommend([user], k=LIST_LENGTH):
+        why = recommender.explain(user, row.bundle_id)
+        sizes = [abs(why.history), abs(why.items), abs(why.youth)]
+        if total := sum(sizes):
+            popularity = recommender.bundle(row.bundle_id).popularity
+            least = 0 if popularity == 0 else 1 << (popularity.bit_length() - 1)
+            found.append(((least, 2 * least - 1 if least else 0), [size / total for size in sizes]))
+    return found
 
 
 def _spread(ids: Sequence[str], most: int) -> list[str]:

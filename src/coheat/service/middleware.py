@@ -37,7 +37,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' https:; font-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -48,7 +48,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 READS = {"GET", "HEAD", "OPTIONS"}
-READING_POSTS = {"/v1/previews", "/v1/recommendations"}
+READING_POSTS = {"/v1/previews", "/v1/recommendations", "/v1/descriptions"}
 """They answer a question that does not fit into an address, and change nothing."""
 
 

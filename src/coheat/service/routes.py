@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.recommender import Explanation, Recommender
-from coheat.service import bundle_routes, explorer, interaction_routes, schemas
+from coheat.service import bundle_routes, explorer, explorer_routes, interaction_routes, schemas
 from coheat.service.asking import (
     Limit,
     Offset,
@@ -107,6 +107,7 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
 
 
 router.include_router(bundle_routes.router)
+router.include_router(explorer_routes.router)
 router.include_router(interaction_routes.router)
 
 
@@ -136,9 +137,9 @@ async def user(request: Request, user_id: PathId) -> Response:
 
 @router.get("/items", response_model=schemas.ItemPage, responses=responses(), tags=["users and items"])
 async def items(request: Request, query: Search = "", offset: Offset = 0, limit: Limit = 20) -> Response:
-    """Search items by their id."""
+    """Search items by their id and title."""
     names, following = await state_of(request).ask(
-        lambda model: explorer.search(model.item_ids, query, offset, limit)
+        lambda model: explorer.search_named(model.search_items, model.item_ids, query, offset, limit)
     )
     return answer({"items": [{"item_id": name} for name in names], "next_offset": following})
 

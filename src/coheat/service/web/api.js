@@ -1,5 +1,7 @@
 // Talking to the service: one function per route, errors as sentences, the key where it is asked for.
 
+import { t } from "./words.js";
+
 const KEY = "coheat-api-key";
 
 /** What went wrong, as a sentence for the person at the page; `status` is 0 when nobody answered. */
@@ -64,17 +66,14 @@ async function answerTo(method, url, body) {
         cache: "no-store",
       });
     } catch {
-      throw new ServiceError(
-        "The service does not answer. See that it is running (coheat serve RUN), then try again.",
-        0,
-      );
+      throw new ServiceError(t("service.silent"), 0);
     }
     if (answer.status !== 401) {
       return answer;
     }
     // Another request may have brought a new key meanwhile; then this one just tries again.
     if (key === storedKey() && !(await keyAsker(key !== ""))) {
-      throw new ServiceError("The service asks for an API key, and none was given.", 401);
+      throw new ServiceError(t("service.wantsKey"), 401);
     }
   }
 }
@@ -83,15 +82,15 @@ async function answerTo(method, url, body) {
 function sentenceOf(answer, content) {
   const said = typeof content?.detail === "string" ? content.detail : content?.title;
   if (answer.status === 403) {
-    return `This key may not do that. ${said ?? "A key with write scope is needed."}`;
+    return t("service.mayNot", { said: said ?? t("service.needWrite") });
   }
   if (answer.status === 429 || answer.status === 503) {
-    return `The service is busy right now. ${said ?? "Try again in a moment."}`;
+    return t("service.busy", { said: said ?? t("service.soon") });
   }
   if (said) {
     return sentence(said);
   }
-  return `The service answered with an error (${answer.status}). Try again, or look at its log.`;
+  return t("service.error", { status: answer.status });
 }
 
 function sentence(text) {
@@ -105,8 +104,22 @@ export const findUsers = (query, limit) => ask("GET", "v1/users", { query, limit
 export const findItems = (query, limit) => ask("GET", "v1/items", { query, limit });
 export const user = (userId) => ask("GET", `v1/users/${id(userId)}`);
 export const bundle = (bundleId) => ask("GET", `v1/bundles/${id(bundleId)}`);
+export const findBundles = (query, limit) => ask("GET", "v1/bundles", { query, limit });
 export const recommendations = (userId, k, candidates) =>
   ask("GET", `v1/recommendations/${id(userId)}`, { k, candidates });
+export const filtered = (userId, k, candidates, where) =>
+  ask("POST", "v1/recommendations", {}, { user_id: userId, k, candidates, where });
+export const audience = (bundleId, k) => ask("GET", `v1/bundles/${id(bundleId)}/audience`, { k });
+export const similar = (bundleId, k) => ask("GET", `v1/bundles/${id(bundleId)}/similar`, { k });
+export const standing = (bundleId) => ask("GET", `v1/bundles/${id(bundleId)}/standing`);
+export const descriptions = (bundleIds, itemIds) =>
+  ask("POST", "v1/descriptions", {}, { bundle_ids: bundleIds, item_ids: itemIds });
+export const catalogue = () => ask("GET", "v1/catalogue");
+export const turned = (name, value) => ask("GET", `v1/knobs/${id(name)}`, { value });
+export const parts = () => ask("GET", "v1/parts");
+export const happened = () => ask("GET", "v1/happened");
+/** Whether lists can be filtered: what the service says of itself. */
+export const canFilter = async () => "where" in ((await ask("GET", "openapi.json")).components.schemas.Question?.properties ?? {});
 export const explanation = (userId, bundleId) =>
   ask("GET", "v1/explanations", { user_id: userId, bundle_id: bundleId });
 export const preview = (itemIds, k) => ask("POST", "v1/previews", {}, { item_ids: itemIds, k });
@@ -115,5 +128,7 @@ export const publish = (bundleId, itemIds) =>
 export const withdraw = (bundleId) => ask("DELETE", `v1/bundles/${id(bundleId)}`);
 export const record = (userId, bundleId) =>
   ask("POST", "v1/interactions", {}, { user_id: userId, bundle_id: bundleId });
+export const takeBack = (userId, bundleId) =>
+  ask("DELETE", "v1/interactions", { user_id: userId, bundle_id: bundleId, kind: "took" });
 export const statistics = () => ask("GET", "v1/statistics");
 export const models = () => ask("GET", "v1/models");

@@ -1,14 +1,17 @@
 // The page as a whole: which view is shown, the theme, the key.
 
 import * as api from "./api.js";
+import * as bundles from "./bundles.js";
 import * as compose from "./compose.js";
 import { byId } from "./dom.js";
+import * as happened from "./happened.js";
 import * as model from "./model.js";
 import * as people from "./people.js";
+import { moment, t, writePage } from "./words.js";
 
-const VIEWS = ["people", "compose", "model"];
+const VIEWS = ["people", "bundles", "compose", "model", "happened"];
 
-/** "#/people/ID" shows the person; anything unknown shows the people. */
+/** "#/people/ID" shows the person, "#/bundles/ID" the bundle; anything unknown shows the people. */
 function route() {
   if (window.location.hash && !window.location.hash.startsWith("#/")) {
     return; // an ordinary anchor, such as the skip link's
@@ -28,8 +31,12 @@ function route() {
   nameModel();
   if (view === "people") {
     people.show(rest ? decoded(rest) : null);
+  } else if (view === "bundles") {
+    bundles.show(rest ? decoded(rest) : null);
   } else if (view === "model") {
     model.show();
+  } else if (view === "happened") {
+    happened.show();
   }
 }
 
@@ -50,8 +57,8 @@ function startTheme() {
   };
   const draw = () => {
     button.setAttribute("aria-pressed", String(isDark()));
-    button.textContent = isDark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", isDark() ? "Switch to light colours" : "Switch to dark colours");
+    button.textContent = t(isDark() ? "theme.light" : "theme.dark");
+    button.setAttribute("aria-label", t(isDark() ? "theme.toLight" : "theme.toDark"));
   };
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
@@ -76,9 +83,7 @@ function startKeys() {
   function prompt(refused) {
     byId("key-button").hidden = false;
     pending ??= new Promise((resolve) => {
-      byId("key-reason").textContent = refused
-        ? "This key was not accepted. Enter another one; it is kept until you close this tab."
-        : "This service is closed. Enter the key you were given; it is kept until you close this tab.";
+      byId("key-reason").textContent = t(refused ? "key.refused" : "key.closed");
       input.value = "";
       dialog.returnValue = "";
       dialog.showModal();
@@ -113,16 +118,21 @@ function startKeys() {
 async function nameModel() {
   try {
     const found = await api.models();
-    byId("foot-model").textContent =
-      `Model ${found.model}, epoch ${found.best_epoch}, loaded ${new Date(found.loaded_at).toLocaleString("en-GB")}.`;
+    byId("foot-model").textContent = t("foot.model", {
+      model: found.model,
+      epoch: found.best_epoch,
+      time: moment(found.loaded_at),
+    });
   } catch {
     // The footer is only a remark; the view itself says what is wrong.
   }
 }
 
+writePage();
 startTheme();
 startKeys();
 people.start();
+bundles.start();
 compose.start();
 window.addEventListener("hashchange", route);
 route();

@@ -1,9 +1,11 @@
 // Bars and curves as SVG. Widths are attributes, since the page forbids inline styles.
 
 import { drawing, element } from "./dom.js";
+import { number } from "./words.js";
 
 export function score(value) {
-  return (Math.abs(value) < 0.005 ? 0 : value).toFixed(2).replace("-", "−");
+  const shown = Math.abs(value) < 0.005 ? 0 : value;
+  return number(shown, { minimumFractionDigits: 2, maximumFractionDigits: 2 }).replace("-", "−");
 }
 
 /** A scale for bars that may point both ways: from the least to the greatest, zero always on it. */
@@ -88,6 +90,47 @@ export function columns({ groups, kinds, title, label, write }) {
           : drawing("text", { class: "tick", x: middle, y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, group.short),
       ];
     }),
+    drawing("text", { class: "axis", x: (LEFT + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, title),
+  );
+}
+
+/**
+ * A line over numbers of takers (which stand evenly, since few matter more than many), with a dot where it is now.
+ * `points` are [taken, height], heights up to `most`.
+ */
+export function steps({ points, now, most, title, label, here }) {
+  const top = Math.max(...points.map(([, height]) => height), 1);
+  const scale = Math.min(most, Math.ceil(top * 1.15)) || 1;
+  const across = (place) => LEFT + ((WIDTH - LEFT - 14) * place) / Math.max(points.length - 1, 1);
+  const down = (height) => HEIGHT - BOTTOM - (height / scale) * (HEIGHT - BOTTOM - TOP);
+  const dot = points.findIndex(([taken]) => taken === now[0]);
+  const every = Math.ceil(points.length / MOST_LABELS);
+  return drawing(
+    "svg",
+    { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+    [0, 0.5, 1].map((share) => [
+      drawing("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: down(scale * share), y2: down(scale * share) }),
+      drawing("text", { class: "tick", x: LEFT - 8, y: down(scale * share) + 4, "text-anchor": "end" }, number(Math.round(scale * share))),
+    ]),
+    drawing("polyline", {
+      class: "curve",
+      points: points.map(([, height], place) => `${across(place)},${down(height)}`).join(" "),
+    }),
+    points.map(([taken, height], place) =>
+      drawing(
+        "circle",
+        { class: place === dot ? "dot now" : "dot", cx: across(place), cy: down(height), r: place === dot ? 6 : 3, "data-taken": taken, "data-lists": height },
+        drawing("title", {}, `${number(taken)}: ${number(height)}`),
+      ),
+    ),
+    dot < 0
+      ? null
+      : drawing("text", { class: "tick strong", x: across(dot), y: Math.max(down(now[1]) - 11, 11), "text-anchor": dot === 0 ? "start" : "middle" }, here),
+    points.map(([taken], place) =>
+      place % every === 0 || place === points.length - 1
+        ? drawing("text", { class: "tick", x: across(place), y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, number(taken, { notation: "compact" }))
+        : null,
+    ),
     drawing("text", { class: "axis", x: (LEFT + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, title),
   );
 }

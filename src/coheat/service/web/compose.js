@@ -2,9 +2,11 @@
 
 import * as api from "./api.js";
 import { bar, barScale, score } from "./charts.js";
-import { announce, byId, counted, delayed, element, emptiness, fill, listed, skeletons, trouble } from "./dom.js";
+import { announce, byId, delayed, element, emptiness, fill, skeletons, trouble } from "./dom.js";
+import { bundleLink, describe, forgetBundle, itemFields, itemTitle, remarks } from "./names.js";
 import { forget, linkTo, remember } from "./people.js";
 import { searchBox } from "./search.js";
+import { listed, t } from "./words.js";
 
 const SHOWN = 8;
 const LIST_LENGTH = 20;
@@ -17,17 +19,23 @@ export function start() {
   searchBox({
     input,
     options: byId("item-options"),
-    nouns: "items",
+    nouns: t("search.items"),
     clears: true,
-    find: async (text) => (await api.findItems(text, 12)).items.map((item) => item.item_id),
-    describe: (itemId) => (basket.includes(itemId) ? "in the bundle" : ""),
+    find: async (text) => {
+      const ids = (await api.findItems(text, 12)).items.map((item) => item.item_id);
+      await describe([], ids);
+      return ids;
+    },
+    title: itemTitle,
+    describe: (itemId) =>
+      basket.includes(itemId) ? t("compose.inBundle") : remarks(itemId, itemFields(itemId)).join(" · "),
     choose: (itemId) => {
       if (basket.includes(itemId)) {
-        announce(`${itemId} is in the bundle already.`);
+        announce(t("compose.already", { item: itemTitle(itemId) }));
         return;
       }
       basket = [...basket, itemId];
-      changed(`${itemId} added; ${counted(basket.length, "item")}.`);
+      changed(t("compose.added", { item: itemTitle(itemId), items: t("count.items", { count: basket.length }) }));
     },
   });
   byId("compose-form").addEventListener("submit", (event) => {
@@ -38,7 +46,7 @@ export function start() {
     basket = [];
     byId("bundle-name").value = "";
     fill(byId("published"));
-    changed("The bundle is empty again.");
+    changed(t("compose.emptied"));
     input.focus();
   });
   drawBasket();
@@ -60,22 +68,22 @@ function complain(sentence) {
 
 function drawBasket() {
   if (basket.length === 0) {
-    fill(byId("basket"), element("p", { class: "faint" }, "No items yet. Search above and press Enter to add one."));
+    fill(byId("basket"), element("p", { class: "faint" }, t("compose.noItems")));
     return;
   }
   fill(
     byId("basket"),
     element(
       "ul",
-      { class: "chips", "aria-label": "Items of the bundle" },
+      { class: "chips", "aria-label": t("compose.itemsOf") },
       basket.map((itemId) =>
         element(
           "li",
           { class: "chip removable" },
-          element("span", {}, itemId),
+          element("span", {}, itemTitle(itemId)),
           element(
             "button",
-            { type: "button", "aria-label": `Remove ${itemId}`, onclick: () => drop(itemId) },
+            { type: "button", "aria-label": t("compose.remove", { item: itemTitle(itemId) }), onclick: () => drop(itemId) },
             "×",
           ),
         ),
@@ -86,7 +94,7 @@ function drawBasket() {
 
 function drop(itemId) {
   basket = basket.filter((other) => other !== itemId);
-  changed(`${itemId} removed; ${counted(basket.length, "item")}.`);
+  changed(t("compose.removed", { item: itemTitle(itemId), items: t("count.items", { count: basket.length }) }));
   // The pressed button is gone; the focus goes where the next item is added.
   byId("item-search").focus();
 }
@@ -106,6 +114,7 @@ async function showPreview() {
   }
   try {
     const found = await api.preview(basket, SHOWN);
+    await describe(found.similar.map((row) => row.bundle_id), []);
     if (mine === turn) {
       drawPreview(found);
     }
@@ -124,42 +133,57 @@ async function showPreview() {
 
 function drawPreview(found) {
   if (found === null) {
-    fill(byId("audience"), emptiness("Nobody yet", "Add an item to see whom it would suit best."));
-    fill(byId("similar"), emptiness("Nothing yet", "Add an item to see which bundles are alike."));
+    fill(byId("audience"), emptiness(t("compose.nobody"), t("compose.nobodyHow")));
+    fill(byId("similar"), emptiness(t("compose.nothing"), t("compose.nothingHow")));
     return;
   }
-  const audience = found.audience.slice(0, SHOWN);
+  fill(byId("audience"), audienceRows(found.audience.slice(0, SHOWN)));
+  fill(byId("similar"), alikeRows(found.similar.slice(0, SHOWN)));
+}
+
+/** People with a bar each, as links. */
+export function audienceRows(audience) {
   const scale = barScale(audience.map((row) => row.score));
-  fill(
-    byId("audience"),
-    element(
-      "ol",
-      { class: "rows" },
-      audience.map((row) =>
-        element(
-          "li",
-          {},
-          element("a", { href: linkTo(row.user_id), class: "row-name" }, row.user_id),
-          bar({ name: "", value: row.score, place: scale, kind: "items", label: `score ${score(row.score)}` }),
-        ),
+  return element(
+    "ol",
+    { class: "rows" },
+    audience.map((row) =>
+      element(
+        "li",
+        {},
+        element("a", { href: linkTo(row.user_id), class: "row-name" }, row.user_id),
+        bar({ name: "", value: row.score, place: scale, kind: "items", label: t("score.is", { score: score(row.score) }) }),
       ),
     ),
   );
-  const similar = found.similar.slice(0, SHOWN);
+}
+
+/** Bundles that are alike, each with a bar, as links. */
+export function alikeRows(similar) {
+  if (similar.length === 0) {
+    return emptiness(t("compose.nothing"), t("compose.noOther"));
+  }
   const likeness = barScale([1, ...similar.map((row) => row.similarity)]);
-  fill(
-    byId("similar"),
-    similar.length === 0 ? emptiness("None", "There is no other bundle to compare with.") : null,
-    element(
-      "ol",
-      { class: "rows" },
-      similar.map((row) =>
+  return element(
+    "ol",
+    { class: "rows" },
+    similar.map((row) =>
+      element(
+        "li",
+        { "data-bundle": row.bundle_id },
         element(
-          "li",
-          { "data-bundle": row.bundle_id },
-          element("span", { class: "row-name" }, row.bundle_id, row.is_new ? element("span", { class: "badge" }, "New") : null),
-          bar({ name: "", value: row.similarity, place: likeness, kind: "alike", label: `likeness ${score(row.similarity)} of 1` }),
+          "span",
+          { class: "row-name" },
+          bundleLink(row.bundle_id),
+          row.is_new ? element("span", { class: "badge" }, t("badge.new")) : null,
         ),
+        bar({
+          name: "",
+          value: row.similarity,
+          place: likeness,
+          kind: "alike",
+          label: t("likeness.is", { score: score(row.similarity) }),
+        }),
       ),
     ),
   );
@@ -168,12 +192,12 @@ function drawPreview(found) {
 async function publish() {
   const name = byId("bundle-name").value.trim();
   if (basket.length === 0) {
-    complain("Add at least one item first.");
+    complain(t("compose.needItem"));
     byId("item-search").focus();
     return;
   }
   if (name === "") {
-    complain("Give the bundle a name first.");
+    complain(t("compose.needName"));
     byId("bundle-name").focus();
     return;
   }
@@ -184,11 +208,12 @@ async function publish() {
     const items = basket;
     await api.publish(name, items);
     remember(name);
-    announce(`${name} is published.`);
+    forgetBundle(name);
+    announce(t("compose.published", { bundle: name }));
     await showEntering(name, items);
     basket = [];
     byId("bundle-name").value = "";
-    changed(`${name} is published.`);
+    changed(t("compose.published", { bundle: name }));
   } catch (error) {
     complain(error.message);
   } finally {
@@ -202,14 +227,14 @@ async function showEntering(name, items) {
   const list = element("ol", { class: "rows entering" });
   const box = element(
     "section",
-    { class: "note good", "aria-label": "Published", tabindex: "-1" },
-    element("p", {}, element("strong", {}, name), " is published. It can be recommended from now on, without training."),
-    element("p", { class: "faint" }, `Its place in the lists of ${LIST_LENGTH} of those whom it suits best:`),
+    { class: "note good", "aria-label": t("compose.publishedHead"), tabindex: "-1" },
+    element("p", {}, element("strong", {}, bundleLink(name)), t("compose.publishedHow")),
+    element("p", { class: "faint" }, t("compose.entering", { length: LIST_LENGTH })),
     list,
     element(
       "button",
       { type: "button", class: "quiet", onclick: (event) => withdraw(name, event.currentTarget, box) },
-      "Withdraw it",
+      t("compose.withdraw"),
     ),
   );
   fill(place, box);
@@ -228,12 +253,12 @@ async function showEntering(name, items) {
         "li",
         {},
         element("a", { href: linkTo(userId), class: "row-name" }, userId),
-        element("span", { class: row ? "place entered" : "place" }, row ? `place ${row.rank}` : "not in the list"),
+        element("span", { class: row ? "place entered" : "place" }, row ? t("people.place", { rank: row.rank }) : t("compose.notIn")),
       ),
     ),
   );
   const entered = places.filter(({ row }) => row).length;
-  announce(`It entered ${entered} of ${counted(places.length, "list")}.`);
+  announce(t("compose.entered", { entered, lists: t("count.lists", { count: places.length }) }));
 }
 
 async function withdraw(name, button, box) {
@@ -241,7 +266,7 @@ async function withdraw(name, button, box) {
   try {
     await api.withdraw(name);
     forget(name);
-    fill(box, element("p", {}, `${listed([name])} is withdrawn; no list shows it any more.`));
+    fill(box, element("p", {}, t("compose.withdrawn", { bundle: listed([name]) })));
     preview.begin();
   } catch (error) {
     button.disabled = false;

@@ -1,5 +1,7 @@
 // Building the page. Text goes in as text nodes only, so nothing in an id can become markup.
 
+import { t } from "./words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An HTML element: attributes by name, `on...` listeners as functions, the rest are children. */
@@ -55,7 +57,7 @@ export function trouble(error, again) {
     "div",
     { class: "note trouble", role: "alert" },
     element("p", {}, error.message),
-    again ? element("button", { type: "button", class: "quiet", onclick: again }, "Try again") : null,
+    again ? element("button", { type: "button", class: "quiet", onclick: again }, t("again")) : null,
   );
 }
 
@@ -79,26 +81,4 @@ export function delayed(action, milliseconds) {
     timer = window.setTimeout(action, milliseconds);
   };
   return { begin, cancel };
-}
-
-export function counted(count, one, many = `${one}s`) {
-  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
-}
-
-export function percent(share) {
-  const value = share * 100;
-  if (value > 0 && value < 1) {
-    return "under 1%";
-  }
-  return `${value.toFixed(value < 10 && value % 1 !== 0 ? 1 : 0)}%`;
-}
-
-/** "a, b and c"; of many only the first few are named. */
-export function listed(words, most = 3) {
-  const shown = words.slice(0, most).map((word) => `“${word}”`);
-  const rest = words.length - shown.length;
-  if (rest > 0) {
-    return `${shown.join(", ")} and ${rest} more`;
-  }
-  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} and ${shown.at(-1)}` : (shown[0] ?? "");
 }

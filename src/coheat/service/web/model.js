@@ -1,8 +1,9 @@
-// The panel of the model: how uneven the shop is, whom the model trusts, how many new bundles are shown.
+// The panel of the model: how uneven the shop is, what scores are made of, how many new bundles are shown, the knobs.
 
 import * as api from "./api.js";
 import { columns } from "./charts.js";
-import { byId, counted, drawing, element, fill, percent, skeletons, trouble } from "./dom.js";
+import { byId, delayed, drawing, element, fill, skeletons, trouble } from "./dom.js";
+import { has, number, percent, t } from "./words.js";
 
 export async function show() {
   const place = byId("model-content");
@@ -10,12 +11,18 @@ export async function show() {
     fill(place, skeletons(3, "card-size"));
   }
   try {
-    const found = await api.statistics();
+    const [found, { knobs }] = await Promise.all([api.statistics(), api.catalogue()]);
     if (found.n_bundles === 0) {
       fill(place, tiles(found));
       return;
     }
-    fill(place, tiles(found), element("div", { class: "figures" }, skew(found), trust(found), newcomers(found)));
+    const weighs = bins(found).at(-1).mean_history_weight !== null;
+    const trusted = weighs ? trust(found) : made((await api.parts()).parts);
+    fill(
+      place,
+      tiles(found),
+      element("div", { class: "figures" }, skew(found), trusted, newcomers(found), knobs.map(turning)),
+    );
   } catch (error) {
     fill(place, trouble(error, show));
   }
@@ -23,17 +30,17 @@ export async function show() {
 
 function tiles(found) {
   const facts = [
-    ["people", found.n_users],
-    ["items", found.n_items],
-    ["bundles", found.n_bundles],
-    ["bundles nobody has taken yet", found.n_cold_bundles],
-    ["times a bundle was taken", found.n_interactions],
+    ["model.people", found.n_users],
+    ["model.items", found.n_items],
+    ["model.bundles", found.n_bundles],
+    ["model.cold", found.n_cold_bundles],
+    ["model.interactions", found.n_interactions],
   ];
   return element(
     "dl",
     { class: "tiles" },
     facts.map(([name, count]) =>
-      element("div", { class: "tile" }, element("dt", {}, name), element("dd", {}, count.toLocaleString("en"))),
+      element("div", { class: "tile" }, element("dt", {}, t(name)), element("dd", {}, number(count))),
     ),
   );
 }
@@ -47,13 +54,13 @@ function swatches(...pairs) {
     "p",
     { class: "legend" },
     pairs.map(([kind, name]) =>
-      element("span", {}, element("i", { class: `swatch ${kind}`, "aria-hidden": "true" }), name),
+      element("span", {}, element("i", { class: `swatch ${kind}`, "aria-hidden": "true" }), t(name)),
     ),
   );
 }
 
 function range({ least, most }) {
-  return least === most ? least.toLocaleString("en") : `${least.toLocaleString("en")}–${most.toLocaleString("en")}`;
+  return least === most ? number(least) : `${number(least)}–${number(most)}`;
 }
 
 /** Bins that hold a bundle; an empty one says nothing about how its bundles fare. */
@@ -62,51 +69,75 @@ function bins(found) {
 }
 
 function named(bin) {
-  const least = bin.least.toLocaleString("en", { notation: "compact" });
-  return { name: `taken ${range(bin)} times`, short: bin.least === bin.most ? least : `${least}+` };
+  const least = number(bin.least, { notation: "compact" });
+  return { name: t("model.takenTimes", { range: range(bin) }), short: bin.least === bin.most ? least : `${least}+` };
 }
 
 const share = (part, whole) => (whole > 0 ? part / whole : 0);
 
 function skew(found) {
   const most = bins(found).at(-1);
-  const sentence =
-    `${counted(most.bundles, "bundle was", "bundles were")} taken ${range(most)} times: ` +
-    `${percent(share(most.bundles, found.n_bundles))} of all bundles, with ` +
-    `${percent(share(most.interactions, found.n_interactions))} of all the times a bundle was taken.`;
+  const sentence = t("model.skewSays", {
+    count: most.bundles,
+    range: range(most),
+    share: percent(share(most.bundles, found.n_bundles)),
+    interactions: percent(share(most.interactions, found.n_interactions)),
+  });
   return figure(
-    "How unevenly bundles are taken",
+    t("model.skew"),
     sentence,
-    swatches(["plain", "share of bundles"], ["history", "share of times taken"]),
+    swatches(["plain", "model.shareBundles"], ["history", "model.shareTaken"]),
     columns({
       groups: bins(found).map((bin) => ({
         ...named(bin),
         shares: [share(bin.bundles, found.n_bundles), share(bin.interactions, found.n_interactions)],
       })),
       kinds: ["plain", "history"],
-      title: "times taken",
+      title: t("model.times"),
       label: sentence,
       write: percent,
     }),
   );
 }
 
+/** Where the weight of history follows from how often a bundle was taken. */
 function trust(found) {
   const most = bins(found).at(-1);
-  if (most.mean_history_weight === null) {
-    return figure("When history counts", "This model does not weigh history against items.");
-  }
-  const sentence =
-    "For a bundle that nobody has taken, history counts nothing and its items decide. " +
-    `For those taken ${range(most)} times it counts ${percent(most.mean_history_weight)}.`;
+  const sentence = t("model.trustSays", { range: range(most), share: percent(most.mean_history_weight) });
   return figure(
-    "When history counts",
+    t("model.trust"),
     sentence,
-    swatches(["history", "how much history counts"]),
+    swatches(["history", "model.trustLegend"]),
     columns({
       groups: bins(found).map((bin) => ({ ...named(bin), shares: [bin.mean_history_weight] })),
       kinds: ["history"],
-      title: "times taken",
+      title: t("model.times"),
+      label: sentence,
+      write: percent,
+    }),
+  );
+}
+
+/** Where it does not, what the scores in lists are made of, by how often bundles were taken. */
+function made(parts) {
+  if (parts.length === 0) {
+    return figure(t("model.trust"), t("model.partsNone"));
+  }
+  const [first, last] = [parts[0], parts.at(-1)];
+  const sentence = t("model.partsSays", {
+    least: range(first),
+    first: percent(first.history),
+    range: range(last),
+    last: percent(last.history),
+  });
+  return figure(
+    t("model.trust"),
+    sentence,
+    swatches(["history", "model.partHistory"], ["items", "model.partItems"], ["youth", "model.partYouth"]),
+    columns({
+      groups: parts.map((part) => ({ ...named(part), shares: [part.history, part.items, part.youth] })),
+      kinds: ["history", "items", "youth"],
+      title: t("model.times"),
       label: sentence,
       write: percent,
     }),
@@ -114,27 +145,91 @@ function trust(found) {
 }
 
 function newcomers(found) {
-  const sentence =
-    `Bundles that nobody has taken yet are ${percent(found.cold_share_of_bundles)} of all bundles, and fill ` +
-    `${percent(found.cold_share_of_lists)} of the first ${found.list_length} places in the lists of ` +
-    `${counted(found.sampled_users, "person", "people")} from all over the shop.`;
-  const row = (name, value, kind) =>
-    element(
-      "div",
-      { class: "share" },
-      element("p", { class: "share-name" }, name),
-      element("p", { class: "big" }, percent(value)),
-      drawing(
-        "svg",
-        { class: "share-bar", height: 14, "aria-hidden": "true" },
-        drawing("rect", { class: "bar-ground", x: 0, y: 0, width: "100%", height: 14, rx: 7 }),
-        drawing("rect", { class: `column ${kind}`, x: 0, y: 0, width: `${value * 100}%`, height: 14, rx: 7 }),
-      ),
-    );
+  const sentence = t("model.newSays", {
+    bundles: percent(found.cold_share_of_bundles),
+    places: percent(found.cold_share_of_lists),
+    length: found.list_length,
+    people: t("count.people", { count: found.sampled_users }),
+  });
   return figure(
-    "New bundles in lists",
+    t("model.newcomers"),
     sentence,
-    row("of all bundles are new", found.cold_share_of_bundles, "plain"),
-    row("of the places in lists go to new ones", found.cold_share_of_lists, "fresh"),
+    shareRow("model.newBundles", found.cold_share_of_bundles, "plain"),
+    shareRow("model.newPlaces", found.cold_share_of_lists, "fresh"),
   );
+}
+
+function shareRow(name, value, kind) {
+  return element(
+    "div",
+    { class: "share" },
+    element("p", { class: "share-name" }, t(name)),
+    element("p", { class: "big" }, percent(value)),
+    drawing(
+      "svg",
+      { class: "share-bar", height: 14, "aria-hidden": "true" },
+      drawing("rect", { class: "bar-ground", x: 0, y: 0, width: "100%", height: 14, rx: 7 }),
+      drawing("rect", { class: `column ${kind}`, x: 0, y: 0, width: `${value * 100}%`, height: 14, rx: 7 }),
+    ),
+  );
+}
+
+// A slider from 0 to 100 feels even when its steps grow: the handle stands at the logarithm.
+const STEPS = 60;
+const valueAt = (place, most) => Math.round(((most + 1) ** (place / STEPS) - 1) * 10) / 10;
+const placeOf = (value, most) => Math.round((STEPS * Math.log(value + 1)) / Math.log(most + 1));
+
+/** A knob as a slider, with what it would change. */
+function turning(knob) {
+  const title = has(`knob.${knob.name}`) ? t(`knob.${knob.name}`) : t("knob.any", { name: knob.name });
+  const says = element("figcaption", { role: "status", class: "knob-says" });
+  const how = element("p", { class: "faint" });
+  const shown = element("output", { class: "big", for: `knob-${knob.name}` }, number(knob.value));
+  const change = element("div", {});
+  const stands = placeOf(knob.value, knob.most);
+  const chosen = () => (Number(slider.value) === stands ? knob.value : valueAt(Number(slider.value), knob.most));
+  let asked = 0;
+  const look = delayed(async () => {
+    const value = chosen();
+    const mine = ++asked;
+    try {
+      const found = await api.turned(knob.name, value);
+      if (mine !== asked) {
+        return;
+      }
+      fill(
+        says,
+        t("knob.stands", {
+          value: number(knob.value),
+          other: number(value),
+          share: percent(found.cold_share),
+          now: percent(found.cold_share_now),
+          changed: number(found.changed_lists),
+          lists: t("count.lists", { count: found.sampled_users }),
+        }),
+      );
+      fill(how, t("knob.how", { name: knob.name, value: String(value) }));
+      fill(change, shareRow("model.newPlaces", found.cold_share, "fresh"));
+    } catch (error) {
+      fill(says, error.message);
+    }
+  }, 150);
+  const slider = element("input", {
+    type: "range",
+    id: `knob-${knob.name}`,
+    class: "knob",
+    min: 0,
+    max: STEPS,
+    step: 1,
+    value: stands,
+    "aria-label": title,
+    oninput: () => {
+      const value = chosen();
+      fill(shown, number(value));
+      slider.setAttribute("aria-valuetext", number(value));
+      look.begin();
+    },
+  });
+  look.begin();
+  return element("figure", { class: "panel turning" }, element("h2", {}, title), shown, slider, change, says, how);
 }

@@ -2,9 +2,11 @@
 
 import * as api from "./api.js";
 import { bar, barScale, score } from "./charts.js";
-import { announce, byId, counted, element, emptiness, fill, skeletons, trouble } from "./dom.js";
-import { parts, reason } from "./reasons.js";
+import { announce, byId, element, emptiness, fill, skeletons, trouble } from "./dom.js";
+import { bundleLink, describe, fieldsOf, itemChip, picture, remarkLine, titleOf } from "./names.js";
+import { carrying, parts, reason } from "./reasons.js";
 import { searchBox } from "./search.js";
+import { number, t } from "./words.js";
 
 const SUGGESTED = 6;
 const SHOWN_ITEMS = 12;
@@ -31,7 +33,7 @@ export function start() {
   searchBox({
     input: byId("user-search"),
     options: byId("user-options"),
-    nouns: "people",
+    nouns: t("search.people"),
     find: async (text) => (await api.findUsers(text, 12)).users.map((user) => user.user_id),
     choose: (userId) => {
       if (window.location.hash === linkTo(userId)) {
@@ -44,7 +46,37 @@ export function start() {
   for (const radio of document.querySelectorAll('input[name="candidates"]')) {
     radio.addEventListener("change", () => current !== null && showList());
   }
-  byId("list-length").addEventListener("change", () => current !== null && showList());
+  for (const id of ["list-length", "filter-category", "filter-price"]) {
+    byId(id).addEventListener("change", () => current !== null && showList());
+  }
+  offerFilters();
+}
+
+/** Filters by category and price, where bundles have these and the service can filter. */
+async function offerFilters() {
+  try {
+    const [{ bundle_columns: columns, categories }, can] = await Promise.all([api.catalogue(), api.canFilter()]);
+    byId("category-filter").hidden = !can || categories.length === 0;
+    byId("price-filter").hidden = !can || !("price" in columns);
+    fill(
+      byId("filter-category"),
+      element("option", { value: "" }, t("people.anyCategory")),
+      categories.map((name) => element("option", {}, name)),
+    );
+  } catch {
+    // Without filters the list is still there, and says itself what is wrong.
+  }
+}
+
+/** What the list is filtered by; null for nothing. */
+function filter() {
+  const category = byId("filter-category").value;
+  const price = byId("filter-price").valueAsNumber;
+  const where = {
+    ...(category ? { category: { in: [category] } } : {}),
+    ...(Number.isFinite(price) ? { price: { at_most: price } } : {}),
+  };
+  return Object.keys(where).length ? where : null;
 }
 
 /** Show this person, or how to choose one when `userId` is null. */
@@ -52,12 +84,12 @@ export async function show(userId) {
   current = userId;
   turn += 1;
   if (userId === null) {
-    byId("list-title").textContent = "Recommended bundles";
-    byId("list-message").textContent = "";
-    fill(byId("belongings"), element("p", { class: "faint" }, "Nobody chosen yet."));
+    byId("list-title").textContent = t("people.recommended");
+    say("");
+    fill(byId("belongings"), element("p", { class: "faint" }, t("people.nobody")));
     fill(
       byId("list"),
-      emptiness("Choose a person", "Search for one, or take one of the suggestions, to see their list."),
+      emptiness(t("people.choose"), t("people.chooseHow")),
     );
     await suggest();
     return;
@@ -66,7 +98,7 @@ export async function show(userId) {
   document.querySelector('.views [data-view="people"]').setAttribute("href", linkTo(userId));
   byId("user-search").value = userId;
   fill(byId("user-suggestions"));
-  byId("list-title").textContent = `Recommended to ${userId}`;
+  byId("list-title").textContent = t("people.recommendedTo", { user: userId });
   await Promise.all([showBelongings(), showList()]);
 }
 
@@ -76,7 +108,7 @@ async function suggest() {
     const { users } = await api.findUsers("", SUGGESTED);
     fill(
       place,
-      element("p", { class: "faint" }, "For example"),
+      element("p", { class: "faint" }, t("people.example")),
       element(
         "ul",
         { class: "chips" },
@@ -96,11 +128,13 @@ async function showBelongings() {
   place.setAttribute("aria-busy", "true");
   try {
     const found = await api.user(userId);
+    await describe(found.bundle_ids, found.item_ids);
     if (userId === current) {
+      const bundleChip = (id) => element("li", { class: "chip" }, bundleLink(id));
       fill(
         place,
-        chips(counted(found.item_ids.length, "item"), found.item_ids, SHOWN_ITEMS),
-        chips(counted(found.bundle_ids.length, "bundle"), found.bundle_ids, SHOWN_ITEMS),
+        chips(t("count.items", { count: found.item_ids.length }), found.item_ids, (id) => itemChip(id)),
+        chips(t("count.bundles", { count: found.bundle_ids.length }), found.bundle_ids, bundleChip),
       );
     }
   } catch (error) {
@@ -112,25 +146,22 @@ async function showBelongings() {
   }
 }
 
-/** Ids as chips under a title; of many only some, with a button for the rest. */
-function chips(title, ids, most) {
+/** Chips under a title; of many only some, with a button for the rest. */
+function chips(title, ids, chip) {
+  const most = SHOWN_ITEMS;
   const list = element("ul", { class: "chips" });
-  const draw = (names) =>
-    fill(
-      list,
-      names.map((name) => element("li", { class: "chip" }, name)),
-    );
+  const draw = (some) => fill(list, some.map(chip));
   draw(ids.slice(0, most));
   return element(
     "div",
     { class: "chip-group" },
     element("h3", {}, title),
-    ids.length ? list : element("p", { class: "faint" }, "None so far."),
+    ids.length ? list : element("p", { class: "faint" }, t("none")),
     ids.length > most ? expander(ids.length - most, () => draw(ids)) : null,
   );
 }
 
-function expander(count, expand) {
+export function expander(count, expand) {
   return element(
     "button",
     {
@@ -141,7 +172,7 @@ function expander(count, expand) {
         event.currentTarget.remove();
       },
     },
-    `Show ${count} more`,
+    t("more", { count }),
   );
 }
 
@@ -151,22 +182,24 @@ export async function showList() {
   const candidates = document.querySelector('input[name="candidates"]:checked').value;
   const k = Number(byId("list-length").value);
   const userId = current;
+  const where = filter();
   place.setAttribute("aria-busy", "true");
   if (!place.querySelector(".card")) {
     fill(place, skeletons(Math.min(k, 5), "card-size"));
   }
   try {
     const [answer, owner] = await Promise.all([
-      api.recommendations(userId, k, candidates),
+      where === null ? api.recommendations(userId, k, candidates) : api.filtered(userId, k, candidates, where),
       api.user(userId),
     ]);
     const details = await Promise.all(answer.recommendations.map((row) => detail(userId, row)));
+    await describe(...mentioned(details));
     if (mine === turn) {
-      draw(place, answer, details, new Set(owner.item_ids), candidates);
+      draw(place, answer, details, new Set(owner.item_ids), candidates, where);
     }
   } catch (error) {
     if (mine === turn) {
-      byId("list-message").textContent = "";
+      say("");
       fill(place, trouble(error, showList));
     }
   } finally {
@@ -179,6 +212,13 @@ export async function showList() {
 async function detail(userId, row) {
   const [contents, why] = await Promise.all([api.bundle(row.bundle_id), explained(userId, row)]);
   return { row, contents, why };
+}
+
+/** The bundles and items whose names a list shows. */
+function mentioned(details) {
+  const bundles = details.flatMap(({ row, why }) => [row.bundle_id, ...carrying(why.user_bundles, "bundle_id")]);
+  const items = details.flatMap(({ contents, why }) => [...contents.item_ids, ...carrying(why.user_items, "item_id")]);
+  return [bundles, items];
 }
 
 /** Why the bundle has its score; the score alone where the model cannot take it apart. */
@@ -194,15 +234,12 @@ async function explained(userId, row) {
   }
 }
 
-function draw(place, answer, details, owned, candidates) {
-  byId("list-message").textContent = listMessage(answer, candidates);
-  announce(`${counted(details.length, "bundle")} recommended to ${answer.user_id}.`);
+function draw(place, answer, details, owned, candidates, where) {
+  say(listMessage(answer, candidates));
+  announce(t("people.announced", { bundles: t("count.bundles", { count: details.length }), user: answer.user_id }));
   if (details.length === 0) {
-    const text =
-      candidates === "new"
-        ? "There is no new bundle for this person. Compose one under “New bundle”."
-        : "There is nothing left to recommend: this person has taken every bundle.";
-    fill(place, emptiness("An empty list", text));
+    const why = where !== null ? "people.emptyFiltered" : candidates === "new" ? "people.emptyNew" : "people.emptyAll";
+    fill(place, emptiness(t("people.empty"), t(why)));
     return;
   }
   const scale = barScale(details.flatMap(({ why }) => parts(why).map((part) => part.value)));
@@ -224,22 +261,19 @@ function listMessage(answer, candidates) {
     return "";
   }
   if (fresh === 0) {
-    return "None of these bundles is new.";
+    return t("people.noneNew");
   }
-  return `${fresh} of these ${counted(total, "bundle")} ${fresh === 1 ? "is" : "are"} new.`;
+  return t("people.someNew", { count: fresh, bundles: t("count.bundles", { count: total }) });
 }
 
 function card({ row, contents, why }, owned, scale) {
-  const title = element("h3", {}, row.bundle_id);
+  const fields = fieldsOf(row.bundle_id);
+  const title = element("h3", {}, bundleLink(row.bundle_id));
   const items = element("ul", { class: "chips" });
   const drawItems = (ids) =>
     fill(
       items,
-      ids.map((itemId) =>
-        owned.has(itemId)
-          ? element("li", { class: "chip owned" }, itemId, element("span", { class: "hidden" }, " (has it)"))
-          : element("li", { class: "chip" }, itemId),
-      ),
+      ids.map((itemId) => itemChip(itemId, owned.has(itemId))),
     );
   drawItems(contents.item_ids.slice(0, SHOWN_CONTENTS));
   const rest = contents.item_ids.length - SHOWN_CONTENTS;
@@ -252,10 +286,11 @@ function card({ row, contents, why }, owned, scale) {
     element(
       "div",
       { class: "card-head" },
-      element("span", { class: "rank", "aria-label": `place ${row.rank}` }, String(row.rank)),
-      title,
-      row.is_new ? element("span", { class: "badge" }, "New") : null,
-      element("span", { class: "total", title: "all parts together" }, score(row.score)),
+      element("span", { class: "rank", "aria-label": t("people.place", { rank: row.rank }) }, number(row.rank)),
+      picture(fields),
+      element("div", { class: "named" }, title, remarkLine(row.bundle_id, fields)),
+      row.is_new ? element("span", { class: "badge" }, t("badge.new")) : null,
+      element("span", { class: "total", title: t("people.total") }, score(row.score)),
     ),
     element("div", { class: "contents" }, items, rest > 0 ? expander(rest, () => drawItems(contents.item_ids)) : null),
     element(
@@ -272,26 +307,47 @@ function card({ row, contents, why }, owned, scale) {
         {
           type: "button",
           class: "quiet",
-          "aria-label": `Record that ${current} took ${row.bundle_id}`,
+          "aria-label": t("people.record", { user: current, bundle: titleOf(row.bundle_id) }),
           onclick: (event) => took(row.bundle_id, event.currentTarget),
         },
-        "They took it",
+        t("people.took"),
       ),
     ),
   );
 }
 
+/** A sentence above the list, perhaps with a button. */
+function say(sentence, ...more) {
+  fill(byId("list-message"), sentence, ...more);
+}
+
 async function took(bundleId, button) {
   const userId = current;
+  const bundle = t("list.quoted", { word: titleOf(bundleId) });
   button.disabled = true;
   try {
     const recorded = await api.record(userId, bundleId);
     await Promise.all([showBelongings(), showList()]);
-    const weighed = recorded.history_weight === null ? "" : ", and its history weighs more for everybody else";
-    byId("list-message").textContent = `Recorded: ${userId} took “${bundleId}”. It leaves this list${weighed}.`;
+    const said = recorded.history_weight === null ? "people.recorded" : "people.recordedWeighed";
+    say(
+      t(said, { user: userId, bundle }),
+      " ",
+      element("button", { type: "button", class: "more", id: "undo", onclick: () => undo(userId, bundleId) }, t("people.undo")),
+    );
     byId("list-title").focus();
   } catch (error) {
     button.disabled = false;
-    byId("list-message").textContent = error.message;
+    say(error.message);
+  }
+}
+
+async function undo(userId, bundleId) {
+  try {
+    await api.takeBack(userId, bundleId);
+    await Promise.all([showBelongings(), showList()]);
+    say(t("people.undone", { bundle: t("list.quoted", { word: titleOf(bundleId) }) }));
+    byId("list-title").focus();
+  } catch (error) {
+    say(error.message);
   }
 }

@@ -1,6 +1,7 @@
 // Why a bundle stands in a list, in words.
 
-import { counted, listed, percent } from "./dom.js";
+import { itemTitle, titleOf } from "./names.js";
+import { listed, percent, t } from "./words.js";
 
 /** One or two sentences for a person who does not know the model. */
 export function reason(why, contents) {
@@ -9,12 +10,12 @@ export function reason(why, contents) {
 
 /** The parts of a score that are drawn: history and items where it tells them apart, and youth where it counts. */
 export function parts(why) {
-  const youth = why.youth === 0 ? [] : [{ name: "Youth", kind: "youth", value: why.youth }];
+  const youth = why.youth === 0 ? [] : [{ name: t("reason.partYouth"), kind: "youth", value: why.youth }];
   if (about(why, "history") && about(why, "items")) {
-    const history = { name: "History", kind: "history", value: why.history };
-    return [history, { name: "Items", kind: "items", value: why.items }, ...youth];
+    const history = { name: t("reason.partHistory"), kind: "history", value: why.history };
+    return [history, { name: t("reason.partItems"), kind: "items", value: why.items }, ...youth];
   }
-  const name = about(why, "items") ? "Items" : "Score";
+  const name = t(about(why, "items") ? "reason.partItems" : "reason.partScore");
   return [{ name, kind: "items", value: why.history + why.items }, ...youth];
 }
 
@@ -24,44 +25,43 @@ function about(why, aspect) {
 }
 
 function trust(why, contents) {
-  const taken = `Taken ${counted(contents.popularity, "time")}`;
+  const often = t("reason.taken", { count: contents.popularity });
+  const taken = contents.popularity > 0 ? often : t("reason.nobody");
   if (why.history_weight === null && about(why, "items")) {
     if (!about(why, "history")) {
-      return `${contents.popularity > 0 ? taken : "Nobody has taken it yet"}. This model goes by items alone.`;
+      return t("reason.itemsAlone", { taken });
     }
-    return contents.is_new
-      ? "New, so its items decide until the model is trained with it."
-      : `${taken}; its history and its items are added up.`;
+    return contents.is_new ? t("reason.newItems") : t("reason.addedUp", { taken: often });
   }
   if (why.history_weight === null) {
-    return `${contents.popularity > 0 ? taken : "Nobody has taken it yet"}. This model gives one score for everything it knows.`;
+    return t("reason.oneScore", { taken });
   }
   if (why.history_weight === 0) {
-    return "Nobody has taken it yet, so only its items count.";
+    return t("reason.onlyItems");
   }
-  return `${taken}, so its history counts ${percent(why.history_weight)} and its items the rest.`;
+  return t("reason.weighed", { taken: often, share: percent(why.history_weight) });
 }
 
 function byHistory(why) {
-  const own = carrying(why.user_bundles, "bundle_id");
+  const own = carrying(why.user_bundles, "bundle_id").map(titleOf);
   if (why.history <= Math.max(why.items, 0) || own.length === 0) {
     return "";
   }
-  return `Mostly it is taken by people who also took ${listed(own)}.`;
+  return t("reason.alsoTook", { bundles: listed(own) });
 }
 
 function byItems(why) {
-  const inside = carrying(why.bundle_items, "item_id");
-  const own = carrying(why.user_items, "item_id");
+  const inside = carrying(why.bundle_items, "item_id").map(itemTitle);
+  const own = carrying(why.user_items, "item_id").map(itemTitle);
   if (why.items <= 0 || inside.length === 0) {
     return "";
   }
-  const fitting = `${listed(inside)} ${inside.length === 1 ? "fits" : "fit"} best`;
-  return own.length === 0 ? `Inside, ${fitting}.` : `Inside, ${fitting}; they have ${listed(own)}.`;
+  const fits = t("reason.fits", { count: inside.length, items: listed(inside) });
+  return own.length === 0 ? t("reason.inside", { fits }) : t("reason.insideHas", { fits, own: listed(own) });
 }
 
-/** The names that carry most, at most three, among those that speak for the bundle. */
-function carrying(rows, name) {
+/** The ids that carry most, at most three, among those that speak for the bundle. */
+export function carrying(rows, name) {
   return rows
     .filter((row) => row.share > 0)
     .sort((one, other) => other.share - one.share)

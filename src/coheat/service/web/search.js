@@ -1,13 +1,14 @@
 // A search box with a list of what is found (the ARIA combobox pattern).
 
 import { announce, delayed, element, fill } from "./dom.js";
+import { t } from "./words.js";
 
 /**
  * Make a search box of `input` and the list `options`.
  * `find(text)` promises an array of ids; `choose(id)` is called with the chosen one;
- * `describe(id)` may give a short remark. Arrows move, Enter chooses, Escape closes and then clears.
+ * `title(id)` is what it is called, and `describe(id)` may give a short remark. Arrows move, Enter chooses, Escape closes and then clears.
  */
-export function searchBox({ input, options, find, choose, describe = () => "", nouns, clears = false }) {
+export function searchBox({ input, options, find, choose, title = (id) => id, describe = () => "", nouns, clears = false }) {
   let found = [];
   let active = -1;
   let asked = 0;
@@ -49,7 +50,7 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
     later.cancel();
     asked += 1;
     waiting = false;
-    input.value = clears ? "" : id;
+    input.value = clears ? "" : title(id);
     close();
     choose(id);
   }
@@ -68,7 +69,7 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
             onmousedown: (event) => event.preventDefault(),
             onclick: () => take(position),
           },
-          element("span", { class: "option-name" }, id),
+          element("span", { class: "option-name" }, title(id)),
           element("span", { class: "option-remark" }, describe(id)),
         ),
       ),
@@ -93,14 +94,14 @@ export function searchBox({ input, options, find, choose, describe = () => "", n
       }
       found = answer;
       if (found.length === 0) {
-        say(`No ${nouns} with “${input.value.trim()}” in the name.`);
-        announce(`No ${nouns} found.`);
+        say(t("search.none", { nouns, text: input.value.trim() }));
+        announce(t("search.noneFound", { nouns }));
         return;
       }
       draw();
       open();
       mark(input.value.trim() ? 0 : -1);
-      announce(`${nouns} to choose from: ${found.length}.`);
+      announce(t("search.choose", { nouns, found: found.length }));
     } catch (error) {
       if (turn === asked) {
         say(error.message);

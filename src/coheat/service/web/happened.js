@@ -1,0 +1,94 @@
+// What happened: recorded, published, withdrawn, loaded; and how models stand side by side, where there are several.
+
+import * as api from "./api.js";
+import { byId, element, emptiness, fill, skeletons, trouble } from "./dom.js";
+import { bundleLink, describe } from "./names.js";
+import { has, moment, number, percent, t } from "./words.js";
+
+export async function show() {
+  const place = byId("happened-content");
+  if (!place.firstElementChild) {
+    fill(place, skeletons(3, "row-size"));
+  }
+  try {
+    const [{ since, events }, model, statistics] = await Promise.all([api.happened(), api.models(), api.statistics()]);
+    await describe(events.map((event) => event.bundle_id).filter(Boolean), []);
+    const started = {
+      time: model.loaded_at,
+      text: t("happened.started", { model: model.model, fingerprint: model.fingerprint.slice(0, 8) }),
+      kind: "reload",
+    };
+    const rows = [...events.map(described), started].sort((one, other) => new Date(other.time) - new Date(one.time));
+    fill(
+      place,
+      sides(statistics),
+      element(
+        "section",
+        { class: "panel" },
+        element("p", { class: "faint" }, t("happened.since", { time: moment(since) })),
+        events.length === 0
+          ? emptiness(t("happened.nothing"), t("happened.nothingHow", { time: moment(since) }))
+          : null,
+        element("ol", { class: "events" }, rows.map(line)),
+      ),
+    );
+  } catch (error) {
+    fill(place, trouble(error, show));
+  }
+}
+
+function described(event) {
+  const name = `happened.${event.event === "write" ? `write.${event.kind}` : event.event}`;
+  return { ...event, sentence: has(name) ? name : "happened.write" };
+}
+
+/** One event: when, what, and by which key. The bundle that it is about is a link. */
+function line(event) {
+  const [before, after] = event.text
+    ? [event.text, ""]
+    : t(event.sentence, {
+        bundle: "\u0000",
+        kind: event.kind,
+        reason: event.reason ?? "",
+        generation: event.generation,
+      }).split("\u0000");
+  return element(
+    "li",
+    { class: event.event?.endsWith("failed") ? "event failed" : "event" },
+    element("time", { datetime: event.time }, moment(event.time)),
+    element(
+      "span",
+      {},
+      before,
+      after !== undefined && event.bundle_id ? bundleLink(event.bundle_id) : null,
+      after ?? "",
+      event.key ? element("span", { class: "faint" }, ` ${t("happened.by", { key: event.key })}`) : null,
+    ),
+  );
+}
+
+/** Several models that share the users, where the service has them: what came of each. */
+function sides(statistics) {
+  const found = statistics.models ?? [];
+  if (found.length < 2) {
+    return null;
+  }
+  const columns = [
+    ["happened.side", (side) => side.name ?? side.model],
+    ["happened.share", (side) => (typeof side.share === "number" ? percent(side.share) : "")],
+    ["happened.lists", (side) => number(side.lists ?? side.recommendations ?? 0)],
+    ["happened.clicked", (side) => number(side.clicked ?? 0)],
+    ["happened.took", (side) => number(side.took ?? 0)],
+  ];
+  return element(
+    "section",
+    { class: "panel" },
+    element("h2", {}, t("happened.sides")),
+    element(
+      "table",
+      { class: "sides" },
+      element("thead", {}, element("tr", {}, columns.map(([name]) => element("th", { scope: "col" }, t(name))))),
+      element("tbody", {}, found.map((side) => element("tr", {}, columns.map(([, write]) => element("td", {}, write(side)))))),
+    ),
+  );
+}
