@@ -69,7 +69,7 @@ function line(event) {
 
 /** Several models that share the users, where the service has them: what came of each. */
 function sides(statistics) {
-  const found = statistics.models ?? [];
+  const found = statistics.sides ?? [];
   if (found.length < 2) {
     return null;
   }
