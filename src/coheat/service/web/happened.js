@@ -21,7 +21,7 @@ export async function show() {
     const rows = [...events.map(described), started].sort((one, other) => new Date(other.time) - new Date(one.time));
     fill(
       place,
-      sides(statistics),
+      sides(statistics, model),
       element(
         "section",
         { class: "panel" },
@@ -68,17 +68,19 @@ function line(event) {
 }
 
 /** Several models that share the users, where the service has them: what came of each. */
-function sides(statistics) {
+function sides(statistics, model) {
   const found = statistics.sides ?? [];
   if (found.length < 2) {
     return null;
   }
+  const shares = Object.fromEntries((model.sides ?? []).map((side) => [side.side, side.share]));
   const columns = [
-    ["happened.side", (side) => side.name ?? side.model],
-    ["happened.share", (side) => (typeof side.share === "number" ? percent(side.share) : "")],
-    ["happened.lists", (side) => number(side.lists ?? side.recommendations ?? 0)],
-    ["happened.clicked", (side) => number(side.clicked ?? 0)],
-    ["happened.took", (side) => number(side.took ?? 0)],
+    ["happened.side", (side) => side.side],
+    ["happened.share", (side) => (side.side in shares ? percent(shares[side.side]) : "")],
+    ["happened.lists", (side) => number(side.lists)],
+    ["happened.shown", (side) => number(side.shown)],
+    ["happened.clicked", (side) => number(side.clicked)],
+    ["happened.took", (side) => number(side.took)],
   ];
   return element(
     "section",
