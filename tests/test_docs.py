@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 import pytest
+from grocery import write_grocery
 from shop import make_shop
 
 from coheat.attributes import OPERATORS
@@ -96,6 +99,8 @@ def run_shell(block: Block, directory: Path) -> None:
 def test_every_block_of_a_page_runs_in_order(page: str, workplace: Path) -> None:
     if page == "README.md":
         write_readable_shop(workplace / "shop")
+    if page == "docs/guide.md":
+        write_grocery(workplace / "grocery")
     names: dict[str, Any] = {"__name__": page}
     known = dict(MODELS)
     try:
@@ -108,6 +113,14 @@ def test_every_block_of_a_page_runs_in_order(page: str, workplace: Path) -> None
     finally:
         MODELS.clear()
         MODELS.update(known)
+        end_service(workplace / "service.pid")
+
+
+def end_service(place: Path) -> None:
+    """What a page starts must not outlive it, also where a block fails."""
+    if place.exists():
+        with suppress(ProcessLookupError):
+            os.kill(int(place.read_text()), signal.SIGKILL)
 
 
 def commands_left_out() -> list[str]:

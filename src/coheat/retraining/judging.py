@@ -172,7 +172,8 @@ def _lists(
     """(n, K) positions of the recommended bundles among those on offer, -1 where a list has ended."""
     candidates = [data.bundles[int(row)] for row in np.flatnonzero(offered)]
     known = [name for name in candidates if recommender.has_bundle(name)]
-    found = recommender.recommend(names, K, known)
+    # What is on offer by the clock is another matter: they are judged by what was on offer then.
+    found = recommender.recommend(names, K, known, only_on_offer=False)
     ranked = np.full((len(names), K), -1, dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
     for one in found:
