@@ -7,7 +7,7 @@ import atexit
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from service_common import SMALL, write_random_artifact
 
 from coheat.service.app import create_app
 from coheat.service.limits import Limits
+from coheat.service.sides import Side
 from coheat.service.store import Store
 
 
@@ -42,7 +43,11 @@ def linked_run(directory: Path) -> Path:
 
 @asynccontextmanager
 async def started(
-    run: Path, state: Path, limits: Limits | None = None, store: Store | None = None, **options: Any
+    run: Path | Sequence[Side],
+    state: Path,
+    limits: Limits | None = None,
+    store: Store | None = None,
+    **options: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application in this process, between its start and its end."""
     app = create_app(run, state, store, limits, **options)
@@ -73,3 +78,8 @@ def with_client(run: Path, check: Check, limits: Limits | None = None) -> None:
 
 async def publish(client: httpx.AsyncClient, name: str, items: list[str]) -> httpx.Response:
     return await client.post("/v1/bundles", json={"bundle_id": name, "item_ids": items})
+
+
+def without_id(document: dict[str, Any]) -> dict[str, Any]:
+    """A list without its name, which every answer has its own of."""
+    return {key: value for key, value in document.items() if key != "recommendation_id"}

@@ -48,7 +48,9 @@ def test_lists_are_the_library_s(run: Path) -> None:
             for n, answer in enumerate(answers):
                 document = answer.json()
                 expected = library.recommend([f"user-{n}"], 5, candidates)
-                assert list(document) == ["user_id", "source", "recommendations", "note"]
+                assert list(document) == [
+                    "user_id", "source", "recommendations", "note", "recommendation_id", "model",
+                ]  # fmt: skip
                 assert (document["user_id"], document["source"]) == (f"user-{n}", "model")
                 rows = document["recommendations"]
                 assert [list(row) for row in rows] == [["bundle_id", "score", "rank", "is_new"]] * len(rows)
@@ -151,6 +153,7 @@ def test_what_is_written_is_there_after_a_restart(run: Path) -> None:
         text = json.dumps(document, sort_keys=True)
         plain = json.loads(text, parse_float=lambda number: round(float(number), 5))
         for part in plain:
+            part.pop("recommendation_id", None)  # every list has its own
             for key in ("bundles", "recommendations"):
                 if key in part:
                     part[key].sort(key=lambda row: row["bundle_id"])

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
+import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json
+from coheat.cli.output import console, note, print_json
 from coheat.errors import ConfigError, DataError
 
 
 @app.command()
 def compare(
-    runs: list[Path] = typer.Argument(..., metavar="RUN RUN...", help="What coheat train --out wrote."),
+    runs: list[Path] = typer.Argument(None, metavar="RUN RUN...", help="What coheat train --out wrote."),
+    online: str | None = typer.Option(
+        None,
+        metavar="SOURCE",
+        help="Compare instead what came of the lists of each side of a service: its state directory, or its "
+        "address (a key in COHEAT_KEY).",
+    ),
     on: Path | None = typer.Option(
         None, metavar="FILE", help="Compare on this file of later interactions (user_id, bundle_id)."
     ),
@@ -32,8 +42,15 @@ def compare(
         coheat compare runs/counting runs/ember
 
         coheat compare runs/yesterday runs/today --on this-morning.csv --json
+
+        coheat compare --online runs/yesterday.service
     """
-    if len(runs) < 2:
+    if online is not None:
+        if runs or on is not None:
+            raise ConfigError("--online compares what a service recorded; leave out runs and --on")
+        _compare_online(online, as_json)
+        return
+    if len(runs or []) < 2:
         raise ConfigError("name two or more runs to compare")
     if part not in ("test", "validation") or candidates not in ("all", "cold", "offered"):
         raise ConfigError("--part is test or validation; --candidates is all, cold or offered")
@@ -82,3 +99,60 @@ def _show(report: dict[str, Any]) -> None:
         shown = [f"{interval} {interval.verdict}" for interval in intervals]
         table.add_row(name, *(f"{values[metric]:.4f}" for metric in metrics), *shown)
     console.print(table)
+
+
+def _compare_online(source: str, as_json: bool) -> None:
+    from coheat.service.online import report
+    from coheat.service.sqlite_reader import records_of
+
+    if source.startswith(("http://", "https://")):
+        sides = _ask(f"{source.rstrip('/')}/v1/statistics")["sides"]
+    else:
+        with records_of(Path(source)) as records:
+            sides = [asdict(side) for side in report(records.outcomes())]
+    if as_json:
+        print_json({"sides": sides})
+    else:
+        _show_online(sides)
+
+
+def _ask(address: str) -> dict[str, Any]:
+    request = urllib.request.Request(address, headers={"X-API-Key": os.environ.get("COHEAT_KEY", "")})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            document: dict[str, Any] = json.load(answer)
+            return document
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{address}: no answer of a service ({error}); is it running, and is COHEAT_KEY set?"
+        ) from None
+
+
+def _show_online(sides: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    if not sides:
+        note("nothing was recorded that names a list; send recommendation_id with interactions")
+        return
+    table = Table(title="what came of the lists of each side; intervals of 95%", title_justify="left")
+    for name in ("side", "lists", "shown", "clicked", "took", "took: difference"):
+        table.add_column(name, justify="left" if name == "side" else "right")
+    for side in sides:
+        gap = side["take_difference"]
+        table.add_row(
+            side["side"],
+            f"{side['lists']:,}",
+            f"{side['shown']:,}",
+            f"{side['clicked']:,}{_share(side['click_rate'])}",
+            f"{side['took']:,}{_share(side['take_rate'])}",
+            f"{_share(gap, '+')} {gap['verdict']}" if gap else "",
+        )
+    console.print(table)
+
+
+def _share(rate: dict[str, float] | None, sign: str = "") -> str:
+    """In hundredths, on a line of its own."""
+    if rate is None:
+        return ""
+    mean, low, high = (format(100 * rate[part], f"{sign}.1f") for part in ("mean", "low", "high"))
+    return f"\n{mean}% [{low}, {high}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,6 +12,9 @@ from coheat.cli import app
 from coheat.cli.output import console, note, print_json
 from coheat.cli.serving import KNOB, turned
 from coheat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coheat.service.sides import Side
 
 keys = typer.Typer(
     help="Make, list and revoke the keys that open a service.", no_args_is_help=True, rich_markup_mode="rich"
@@ -36,7 +40,16 @@ def state_directory(run: Path, given: Path | None) -> Path:
 
 @app.command()
 def serve(
-    run: Path = RUN,
+    run: Path | None = typer.Argument(None, help="A run of coheat train, or the artifact in it."),
+    runs: list[str] = typer.Option(
+        [],
+        "--run",
+        metavar="NAME=RUN",
+        help="Serve several runs side by side, each under a name; repeatable.",
+    ),
+    shares: list[str] = typer.Option(
+        [], "--share", metavar="NAME=SHARE", help="Share of the users whom a run answers, 0 to 1; repeatable."
+    ),
     host: str = typer.Option(
         "127.0.0.1", help="Address to listen on; other than this machine only with keys."
     ),
@@ -74,6 +87,8 @@ def serve(
       coheat keys create runs/youshu --scope write --name shop
 
       coheat serve runs/youshu --host 0.0.0.0
+
+      coheat serve --run a=runs/yesterday --run b=runs/today --share a=0.9
     """
     # One user's scores are one small product: a second thread for it would cost more than it brings.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -82,11 +97,14 @@ def serve(
     from coheat.service.server import Address, Options, run_server
     from coheat.service.store import KINDS
 
+    sides = _sides(run, runs, shares)
+
     def announce(url: str, kept: Path) -> None:
         if as_json:
             print_json({"url": url, "state": str(kept)})
         else:
-            said = f"Serving {run} at {url} (Ctrl-C stops)"
+            names = ", ".join(f"{side.name}={side.run} ({side.share:.0%})" for side in sides)
+            said = f"Serving {run or names} at {url} (Ctrl-C stops)"
             console.print(said, markup=False, highlight=False, soft_wrap=True)
             note(f"what is written is kept in {kept}")
 
@@ -95,7 +113,33 @@ def serve(
     if unknown := set(positive).difference(KINDS):
         raise ConfigError(f"--positive {min(unknown)}: choose among {', '.join(KINDS)}")
     options = Options(Address(host, port), health_port, limits, drain, turned(knob), log_ids, counted)
-    run_server(run, state_directory(run, state), options, announce)
+    run_server(sides, state_directory(sides[0].run, state), options, announce)
+
+
+def _sides(run: Path | None, runs: list[str], shares: list[str]) -> tuple[Side, ...]:
+    from coheat.service.sides import ONLY, Side, sides_of
+
+    if (run is None) == (not runs):
+        raise ConfigError("name one run, or several with --run NAME=RUN")
+    if run is not None:
+        if shares:
+            raise ConfigError("--share goes with several runs; name them with --run NAME=RUN")
+        return (Side(ONLY, run),)
+    named = {name: Path(path) for name, path in _pairs(runs, "--run")}
+    if len(named) < len(runs):
+        raise ConfigError("--run: a name stands twice; give each run its own")
+    try:
+        parts = {name: float(share) for name, share in _pairs(shares, "--share")}
+    except ValueError:
+        raise ConfigError("--share NAME=SHARE: a share is a number from 0 to 1") from None
+    return sides_of(named, parts)
+
+
+def _pairs(given: list[str], option: str) -> list[tuple[str, str]]:
+    pairs = [(name, value) for name, _, value in (one.partition("=") for one in given)]
+    if wrong := [one for one, (name, value) in zip(given, pairs, strict=True) if not (name and value)]:
+        raise ConfigError(f"{option} {wrong[0]}: write it as NAME=VALUE")
+    return pairs
 
 
 @keys.command("create")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from coheat.service.metrics import Metrics
 from coheat.service.middleware import Middleware
 from coheat.service.problems import add_handlers
 from coheat.service.routes import router
+from coheat.service.sides import Side
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
 from coheat.service.store import TOOK, Kind, Store
@@ -38,7 +39,7 @@ Health (`/health/live`, `/health/ready`) is open to everybody; `/metrics` wants 
 
 
 def create_app(
-    run: Path,
+    run: Path | Sequence[Side],
     state_directory: Path,
     store: Store | None = None,
     limits: Limits | None = None,
@@ -47,7 +48,8 @@ def create_app(
     health_port: int | None = None,
     positive: frozenset[Kind] = TOOK,
 ) -> FastAPI:
-    """The service of one run; what is written is kept in `state_directory` (or in `store`).
+    """The service of one run, or of several side by side; what is written is kept in `state_directory` (or
+    in `store`).
 
     `knobs` are turned as they are named (see `Recommender.load`); `positive` are the kinds of interactions
     that hide a bundle from the user and count in its popularity.

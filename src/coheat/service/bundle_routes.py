@@ -27,7 +27,7 @@ from coheat.service.asking import (
     state_of,
 )
 from coheat.service.problems import responses
-from coheat.service.state import Written, require_bundle
+from coheat.service.results import Written, require_bundle
 
 router = APIRouter()
 IfMatch = Annotated[
@@ -124,7 +124,7 @@ async def create_bundle(
 async def bundle(request: Request, bundle_id: PathId) -> Response:
     """What a bundle is made of, and how it stands."""
     state = state_of(request)
-    return _said(await state.ask(lambda model: state.described(model, bundle_id)))
+    return _said(await state.ask(lambda _: state.described(bundle_id)))
 
 
 @router.put(

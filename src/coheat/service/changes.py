@@ -7,7 +7,7 @@ from itertools import compress
 
 from coheat.errors import CoheatError
 from coheat.service.served import LoadedModel
-from coheat.service.store import Interaction, NewInteraction
+from coheat.service.store import Appended, Interaction, NewInteraction
 
 
 def put_bundle(
@@ -40,13 +40,20 @@ def remove_bundle(loaded: LoadedModel, sequence: int, bundle_id: str) -> None:
     loaded.reached(sequence)
 
 
-def record(loaded: LoadedModel, sequence: int, interactions: Sequence[NewInteraction]) -> list[bool]:
-    """What happened; of each whether it counts, being positive and not known before."""
-    is_positive = [one.kind in loaded.positive for one in interactions]
-    pairs = [(one.user_id, one.bundle_id) for one in compress(interactions, is_positive)]
-    recorded = iter(loaded.recommender.record_many(pairs) if pairs else ())
-    loaded.reached(sequence)
-    return [counts and next(recorded).counted for counts in is_positive]
+def record(loaded: LoadedModel, stored: Appended, interactions: Sequence[NewInteraction]) -> list[bool]:
+    """What happened; of each whether it counts, being positive and not known before.
+
+    What this model does not have waits for one that does.
+    """
+    model = loaded.recommender
+    is_here = [one.kind in loaded.positive and model.has_bundle(one.bundle_id) for one in interactions]
+    for one, here, new in zip(interactions, is_here, stored.is_new, strict=True):
+        if new and one.kind in loaded.positive and not here:
+            loaded.waiting_interactions[one.bundle_id] += 1
+    pairs = [(one.user_id, one.bundle_id) for one in compress(interactions, is_here)]
+    recorded = iter(model.record_many(pairs) if pairs else ())
+    loaded.reached(stored.sequence)
+    return [here and next(recorded).counted for here in is_here]
 
 
 def withdraw(

@@ -16,8 +16,8 @@ from coheat.recommender import BundleInfo
 from coheat.service import schemas, times
 from coheat.service.asking import After, PageLimit, answer, page_of, state_of
 from coheat.service.problems import responses
+from coheat.service.results import UnknownRow
 from coheat.service.schemas import MAX_ID, MAX_ROWS
-from coheat.service.state import UnknownRow
 from coheat.service.store import KINDS, Interaction, Kind, Withdrawal
 
 router = APIRouter()

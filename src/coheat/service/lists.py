@@ -10,7 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Literal
 
-from coheat.recommender import Recommendation, Recommendations, Recommender
+from coheat.recommender import Recommendation, Recommendations
+from coheat.service.served import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,14 @@ class Asker:
 
 @dataclass(frozen=True)
 class UserList:
-    """One user's list, and why it is short, where it is."""
+    """One user's list, why it is short, where it is, and who made it."""
 
     source: str
     rows: list[Recommendation]
     note: str | None
+    side: str
+    model: str
+    """The fingerprint."""
 
 
 ListOrError = UserList | Exception
@@ -46,33 +50,35 @@ Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
 
 
 class Lists:
-    """Who waits for which kind of list, and the thread that computes them."""
+    """Who waits for which kind of list of which side, and the thread that computes them."""
 
-    def __init__(self, recommender: Callable[[], Recommender], model: Executor):
-        self.recommender, self.model = recommender, model
-        self._waiting: dict[Wanted, Waiting] = {}
+    def __init__(self, models: Callable[[str], LoadedModel], thread: Executor):
+        self.models, self.thread = models, thread
+        self._waiting: dict[tuple[str, Wanted], Waiting] = {}
         self._queueing = threading.Lock()  # whoever joins a list must not miss its being taken away
 
-    async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
+    async def recommend(self, side: str, asker: Asker, wanted: Wanted) -> UserList:
         """One user's list, computed together with those of the same kind that wait at that moment."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[UserList] = loop.create_future()
         with self._queueing:
-            waiting = self._waiting.setdefault(wanted, [])
+            waiting = self._waiting.setdefault((side, wanted), [])
             waiting.append((asker, answer))
             is_first = len(waiting) == 1
         if is_first:
-            self.model.submit(self._recommend_waiting, loop, wanted)
+            self.thread.submit(self._recommend_waiting, loop, side, wanted)
         return await answer
 
-    def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, wanted: Wanted) -> None:
+    def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, side: str, wanted: Wanted) -> None:
         with self._queueing:
-            waiting = self._waiting.pop(wanted)
-        lists = _lists(self.recommender(), [asker for asker, _ in waiting], wanted)
+            waiting = self._waiting.pop((side, wanted))
+        lists = _lists(self.models(side), side, [asker for asker, _ in waiting], wanted)
         loop.call_soon_threadsafe(_deliver, waiting, lists)
 
 
-def _lists(recommender: Recommender, askers: Sequence[Asker], wanted: Wanted) -> dict[Asker, ListOrError]:
+def _lists(
+    loaded: LoadedModel, side: str, askers: Sequence[Asker], wanted: Wanted
+) -> dict[Asker, ListOrError]:
     """A list for each asker, or the error that stands in its place.
 
     Those of whom nothing more is said are computed together; so are the others, under names that nobody in
@@ -84,9 +90,9 @@ def _lists(recommender: Recommender, askers: Sequence[Asker], wanted: Wanted) ->
     said = [asker for asker in distinct if asker.item_ids or asker.bundle_ids]
     shared = Counter(names.values())
     if any(shared[names[asker]] > 1 for asker in said):
-        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
+        return _one_by_one(loaded, side, distinct, wanted)
     try:
-        found = recommender.recommend(
+        found = loaded.recommender.recommend(
             list(names.values()),
             wanted.k,
             wanted.candidates,
@@ -98,14 +104,26 @@ def _lists(recommender: Recommender, askers: Sequence[Asker], wanted: Wanted) ->
     except Exception as error:
         if len(distinct) == 1 or not said:
             return dict.fromkeys(distinct, error)
-        return {asker: one for part in distinct for asker, one in _lists(recommender, [part], wanted).items()}
+        return _one_by_one(loaded, side, distinct, wanted)
     rows: dict[str, list[Recommendation]] = {}
     for row in found:
         rows.setdefault(row.user_id, []).append(row)
     return {
-        asker: UserList(found.sources[name], rows.get(name, []), shortage(found, name, wanted.k))
+        asker: UserList(
+            found.sources[name],
+            rows.get(name, []),
+            shortage(found, name, wanted.k),
+            side,
+            loaded.fingerprint,
+        )
         for asker, name in names.items()
     }
+
+
+def _one_by_one(
+    loaded: LoadedModel, side: str, askers: Sequence[Asker], wanted: Wanted
+) -> dict[Asker, ListOrError]:
+    return {asker: found for one in askers for asker, found in _lists(loaded, side, [one], wanted).items()}
 
 
 def shortage(found: Recommendations, user_id: str, k: int) -> str | None:

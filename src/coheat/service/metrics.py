@@ -32,6 +32,7 @@ class Metrics:
         )
         self.log_dropped = self._gauge("coheat_log_lines_dropped", "Lines of the log that nobody took.")
         self.refused = self._counter("coheat_http_requests_refused", "Requests not let in.", "reason")
+        self.lists = self._counter("coheat_lists", "Lists answered, by side.", "side")
         self.writes = self._counter("coheat_writes", "Changes stored.", "kind")
         self.failed_writes = self._counter("coheat_writes_failed", "Changes not stored.", "kind")
         self.write_seconds = Histogram(

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
 from coheat.errors import CoheatError, UnknownIdError
+from coheat.service.results import Conflict, PreconditionFailed
 from coheat.service.schemas import Problem
-from coheat.service.state import Conflict, PreconditionFailed
 from coheat.service.store import StoreError
 
 log = logging.getLogger("coheat.service")

@@ -26,8 +26,11 @@ from coheat.service.asking import (
     state_of,
 )
 from coheat.service.lists import Asker, UserList, Wanted
+from coheat.service.online import report
 from coheat.service.problems import responses
-from coheat.service.state import State, require_bundle, require_user
+from coheat.service.results import require_bundle, require_user
+from coheat.service.sides import new_list_id
+from coheat.service.state import State
 
 router = APIRouter(prefix="/v1")
 
@@ -88,7 +91,15 @@ def _listed(user_id: str | None, found: UserList, without: str | None = None) ->
         for row in found.rows
     ]
     note = "; ".join(filter(None, (without, found.note))) or None
-    return answer({"user_id": user_id, "source": found.source, "recommendations": rows, "note": note})
+    document = {
+        "user_id": user_id,
+        "source": found.source,
+        "recommendations": rows,
+        "note": note,
+        "recommendation_id": new_list_id(found.side, found.model),
+        "model": found.model,
+    }
+    return answer(document)
 
 
 @router.get(
@@ -103,7 +114,7 @@ async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) ->
         require_user(model, user_id)
         return require_bundle(model, bundle_id).explain(user_id, bundle_id)
 
-    return answer(asdict(await state_of(request).ask(explain)))
+    return answer(asdict(await state_of(request).ask(explain, user_id)))
 
 
 router.include_router(bundle_routes.router)
@@ -128,7 +139,7 @@ async def users(request: Request, query: Search = "", offset: Offset = 0, limit:
 )
 async def user(request: Request, user_id: PathId) -> Response:
     """What a user has: items and bundles of training, and the bundles recorded since."""
-    found = await state_of(request).ask(lambda model: require_user(model, user_id))
+    found = await state_of(request).ask(lambda model: require_user(model, user_id), user_id)
     bundle_ids = list(dict.fromkeys([*found.bundle_ids, *found.recorded_ids]))
     return answer(
         {"user_id": user_id, "is_known": found.is_known, "item_ids": found.item_ids, "bundle_ids": bundle_ids}
@@ -149,7 +160,8 @@ async def items(request: Request, query: Search = "", offset: Offset = 0, limit:
 
 @router.get("/models", response_model=schemas.Model, responses=responses(), tags=["model"])
 async def model(request: Request) -> Response:
-    """The model that answers, and what was written since it was trained."""
+    """The model that answers (of several, that of the first side), and what was written since it was
+    trained."""
     return answer(_described(state_of(request)))
 
 
@@ -183,10 +195,23 @@ def _described(state: State) -> dict[str, Any]:
         "n_bundles": len(served.recommender.popularity),
         "n_items": len(served.recommender.item_ids),
         "waiting": served.waiting,
+        "sides": [
+            {
+                "side": side.name,
+                "share": side.share,
+                "model": state.models[side.name].description["model"],
+                "fingerprint": state.models[side.name].fingerprint,
+                "waiting": state.models[side.name].waiting,
+            }
+            for side in state.sides
+        ],
     }
 
 
 @router.get("/statistics", response_model=schemas.Statistics, responses=responses(), tags=["model"])
 async def statistics(request: Request) -> Response:
-    """The model at a glance."""
-    return answer((await explorer.statistics(state_of(request))).model_dump())
+    """The model at a glance, and what came of the lists of each side."""
+    state = state_of(request)
+    outcomes = await state.read(lambda records: records.outcomes())
+    found = await explorer.statistics(state)
+    return answer({**found.model_dump(), "sides": [asdict(side) for side in report(outcomes)]})

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coheat.recommender import BundleInfo, Recorded, SimilarBundle
 from coheat.service import store, times
+from coheat.service.online import SideOutcome
 
 MAX_ID = 1_000
 MAX_LIST = 1_000
@@ -162,17 +163,24 @@ class Recommended(BaseModel):
 
 
 class Recommendations(BaseModel):
-    """A user's list, best first. `source` says what it rests on; `note` why it is shorter than asked."""
+    """A user's list, best first. `source` says what it rests on; `note` why it is shorter than asked.
+
+    Interactions that come of it may name its `recommendation_id`; `model` is the fingerprint of the model.
+    """
 
     user_id: str | None
     source: str
     recommendations: list[Recommended]
     note: str | None
+    recommendation_id: str
+    model: str
     model_config = example(
         user_id="ann",
         source="model",
         recommendations=[{"bundle_id": "summer", "score": 3.25, "rank": 1, "is_new": True}],
         note=None,
+        recommendation_id="main-9b2d1f0c-Qb1kz0vYx2TtqW3e",
+        model="9b2d1f0c",
     )
 
 
@@ -310,6 +318,16 @@ class Previewed(BaseModel):
     )
 
 
+class ModelSide(BaseModel):
+    """One of the models that answer, and the share of users whom it answers."""
+
+    side: str
+    share: float
+    model: str
+    fingerprint: str
+    waiting: int
+
+
 class Model(BaseModel):
     """The model that answers, and what was written since it was trained.
 
@@ -327,10 +345,14 @@ class Model(BaseModel):
     n_bundles: int
     n_items: int
     waiting: int
+    sides: list[ModelSide]
     model_config = example(
         model="coheat", fingerprint="9b2d1f0c", loaded_at="2024-05-01T12:00:00+00:00", generation=1,
         best_epoch=45, metrics={"recall@20": 0.125}, n_users=8039, n_bundles=4771, n_items=32770,
         waiting=0,
+        sides=[
+            {"side": "main", "share": 1.0, "model": "coheat", "fingerprint": "9b2d1f0c", "waiting": 0}
+        ],
     )  # fmt: skip
 
 
@@ -361,6 +383,7 @@ class Statistics(BaseModel):
     sampled_users: int
     cold_share_of_lists: float
     cold_share_of_bundles: float
+    sides: list[SideOutcome] = []
     model_config = example(
         n_users=8039, n_bundles=4771, n_items=32770, n_interactions=51377, n_cold_bundles=955,
         popularity=[

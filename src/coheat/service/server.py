@@ -27,6 +27,7 @@ from coheat.service.locking import lock_directory, release
 from coheat.service.logs import logging_to
 from coheat.service.metrics import Metrics
 from coheat.service.middleware import is_loopback
+from coheat.service.sides import Side
 from coheat.service.state import State
 from coheat.service.store import TOOK, Kind
 
@@ -65,7 +66,9 @@ class Options:
 Announce = Callable[[str, Path], None]
 
 
-def run_server(run: Path, state_directory: Path, options: Options, announce: Announce) -> None:
+def run_server(
+    run: Path | Sequence[Side], state_directory: Path, options: Options, announce: Announce
+) -> None:
     """Serve until a signal ends it; `announce` is told the address once requests can come."""
     address = options.address
     _check_open(address, KeyRing(state_directory / "keys.json"))

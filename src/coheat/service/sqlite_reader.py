@@ -14,6 +14,8 @@ from zlib import crc32
 
 from coheat.errors import ConfigError
 from coheat.service import sqlite_format as form
+from coheat.service.online import Outcome
+from coheat.service.sides import MADE_HERE, TOKEN_CHARACTERS
 from coheat.service.sqlite_format import ADVICE, checksum, damaged
 from coheat.service.store import KINDS, NOT_NOW, TOOK, BundleChange, Interaction, Kind, StoreError
 
@@ -81,6 +83,22 @@ class SqliteReader:
     def has_taken(self, user_id: str, bundle_id: str, kinds: Collection[Kind] = TOOK) -> bool:
         query = f"SELECT 1 FROM interactions WHERE bundle_id = ? AND user_id = ? AND {_among(kinds)} LIMIT 1"
         return bool(self._read(query, bundle_id, user_id))
+
+    def outcomes(self) -> list[Outcome]:
+        made_by = f"substr(recommendation_id, 1, length(recommendation_id) - {TOKEN_CHARACTERS + 1})"
+        listed = "FROM interactions WHERE recommendation_id <> '' GROUP BY made_by"
+        counts: dict[str, dict[str, int]] = {}
+        for name, kind, count in self._read(f"SELECT {made_by} AS made_by, kind, count(*) {listed}, kind"):
+            counts.setdefault(name, {})[kind] = count
+        for name, lists in self._read(
+            f"SELECT {made_by} AS made_by, count(DISTINCT recommendation_id) {listed}"
+        ):
+            counts[name]["lists"] = lists
+        return [
+            Outcome(found[1], found[2], *(counts[name].get(part, 0) for part in ("lists", *KINDS)))
+            for name in sorted(counts)
+            if (found := MADE_HERE.fullmatch(name))
+        ]
 
     def last_sequence(self) -> int:
         return int(self._read("SELECT latest FROM state")[0][0])

@@ -10,23 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.ids import shortened
-from coheat.recommender import BundleInfo, Recommender, UserInfo
+from coheat.recommender import Recommender
 from coheat.service import changes, logs
 from coheat.service.lists import Asker, Lists, UserList, Wanted
 from coheat.service.metrics import Metrics
+from coheat.service.results import (
+    Conflict,
+    PreconditionFailed,
+    Remembered,
+    UnknownRow,
+    Written,
+    require_bundle,
+    unknown_bundle,
+)
 from coheat.service.served import LoadedModel, Outdated, load, warm_up
+from coheat.service.sides import ONLY, Side, side_of
 from coheat.service.store import (
     TOOK,
     Appended,
@@ -48,61 +56,27 @@ FEW = 100
 """Writes that are caught up with in no time."""
 
 
-class Conflict(CoheatError):
-    """What is to be made is there already."""
-
-
-class PreconditionFailed(CoheatError):
-    """What is to be changed is no longer as the one who asks has seen it."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A bundle as it stands after a change."""
-
-    bundle: BundleInfo
-    unknown_item_ids: list[str]
-    created: bool
-
-    @property
-    def etag(self) -> str:
-        """Names what can be written of a bundle, and not its popularity, which moves by itself."""
-        items = sorted({*self.bundle.item_ids, *self.unknown_item_ids})
-        return f'"{hashlib.sha256(json.dumps(items).encode()).hexdigest()[:16]}"'
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """Of each interaction whether it was not there before, and whether the model counted it."""
-
-    is_new: list[bool]
-    counted: list[bool]
-
-
-class UnknownRow(UnknownIdError):
-    """One of several rows names what is not there."""
-
-    def __init__(self, place: int, message: str):
-        super().__init__(message)
-        self.place = place
-
-
 class State:
-    """The model that answers now, the store, and the threads that work for them."""
+    """The models that answer now, one for each side, the store, and the threads that work for them.
+
+    All of them get every change. Where one has to speak for all (of bundles, of items), it is that of the
+    first side.
+    """
 
     def __init__(
         self,
-        run: Path,
+        run: Path | Sequence[Side],
         store: Store,
         metrics: Metrics,
         knobs: Mapping[str, float] | None = None,
         log_ids: bool = False,
         positive: frozenset[Kind] = TOOK,
     ):
-        """The model is loaded here; `catch_up` is to be called before it is asked."""
-        self.run, self.store, self.metrics, self.knobs = run, store, metrics, knobs
+        """The models are loaded here; `catch_up` is to be called before they are asked."""
+        self.sides = (Side(ONLY, run),) if isinstance(run, Path) else tuple(run)
+        self.store, self.metrics, self.knobs = store, metrics, knobs
         self.log_ids, self.positive = log_ids, positive
-        self.served = load(run, 1, knobs, positive)
+        self.models = self._load(1)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
         self.caught_up = self.ready = self.is_uncertain = False
@@ -111,11 +85,17 @@ class State:
         self._disk = ThreadPoolExecutor(1, "disk")
         self._aside = ThreadPoolExecutor(1, "aside")
         self._records = ThreadPoolExecutor(1, "records")
-        self._lists = Lists(lambda: self.served.recommender, self._model)
+        self._lists = Lists(lambda side: self.models[side], self._model)
+
+    @property
+    def served(self) -> LoadedModel:
+        """The model of the first side."""
+        return self.models[self.sides[0].name]
 
     def catch_up(self) -> None:
-        """Bring the model up to date with the store."""
-        self.served.replay(self.store)
+        """Bring the models up to date with the store."""
+        for loaded in self.models.values():
+            loaded.replay(self.store)
         self.caught_up = True
         self._count()
 
@@ -124,7 +104,7 @@ class State:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._aside, self.catch_up)
-            await self.ask(lambda _: warm_up(self.served))
+            await self._follow(warm_up)
         except Exception as error:
             self.failure = error
             return
@@ -133,14 +113,20 @@ class State:
 
     # --- questions ------------------------------------------------------------------------------
 
-    async def ask(self, question: Callable[[Recommender], T]) -> T:
-        """Put a question to the model, on its thread."""
+    async def ask(self, question: Callable[[Recommender], T], user_id: str | None = None) -> T:
+        """Put a question to the model of the first side, or to the one that answers this user."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._model, lambda: question(self.served.recommender))
+        side = self.sides[0] if user_id is None else side_of(self.sides, user_id)
+        return await loop.run_in_executor(self._model, lambda: question(self.models[side.name].recommender))
 
     async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
-        """One user's list, computed together with those of the same kind that wait at that moment."""
-        return await self._lists.recommend(asker, wanted)
+        """One user's list, computed together with those of the same kind that wait at that moment.
+
+        Who gives no name falls on a side by what they have.
+        """
+        side = side_of(self.sides, asker.user_id or repr((asker.item_ids, asker.bundle_ids))).name
+        self.metrics.lists.labels(side).inc()
+        return await self._lists.recommend(side, asker, wanted)
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -151,9 +137,9 @@ class State:
             if self.is_uncertain:
                 await self._on_disk(self.store.check)
                 try:
-                    await self.ask(lambda _: self.served.replay(self.store))
+                    await self._follow(lambda loaded: loaded.replay(self.store))
                 except Outdated:
-                    self.served = await self._loaded(self.served.generation + 1)
+                    self.models = await self._loaded(self.served.generation + 1)
                 self.is_uncertain = False
                 self._count()
             yield
@@ -163,7 +149,7 @@ class State:
     ) -> Written:
         """Publish a bundle that is not there yet; `request` names the one that asks, if it may ask again."""
         async with self._change():
-            has_bundle = self.served.recommender.has_bundle(bundle_id)
+            has_bundle = self._has_bundle(bundle_id)
             if has_bundle and request is not None and await self._was_made_by(bundle_id, request):
                 return replace(await self._current(bundle_id), created=True)
             if has_bundle or bundle_id in self.served.waiting_bundles:
@@ -187,9 +173,9 @@ class State:
         """Give a bundle other items, or publish it where there is none."""
         async with self._change():
             await self._check_match(bundle_id, matching)
-            if not self.served.recommender.has_bundle(bundle_id):
+            if not self._has_bundle(bundle_id):
                 return await self._add(bundle_id, item_ids)
-            await self._check(bundle_id, item_ids, replacing=True)
+            await self._check(bundle_id, item_ids)
             sequence = await self._store(
                 lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id
             )
@@ -198,9 +184,9 @@ class State:
 
     async def _add(self, bundle_id: str, item_ids: Sequence[str], request: str | None = None) -> Written:
         """A bundle that the model does not have; it may have been written before, and waited since."""
-        await self._check(bundle_id, item_ids, replacing=False)
+        await self._check(bundle_id, item_ids)
         waited = bundle_id in self.served.waiting_bundles
-        made_on = self.served.fingerprint
+        made_on = " ".join(loaded.fingerprint for loaded in self.models.values())
         sequence = await self._store(
             lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle", bundle_id
         )
@@ -209,20 +195,32 @@ class State:
         self.metrics.bundles.inc()
         return replace(await self._current(bundle_id), created=not waited)
 
-    async def _check(self, bundle_id: str, item_ids: Sequence[str], replacing: bool) -> None:
-        """Raise where the model can make nothing of these items."""
-        try:
-            await self.ask(
-                lambda model: model.check_bundles({bundle_id: item_ids}, replacing, refuse_unknown=True)
-            )
-        except UnknownIdError as error:
-            raise DataError(str(error)) from None
+    def _has_bundle(self, bundle_id: str) -> bool:
+        return any(loaded.recommender.has_bundle(bundle_id) for loaded in self.models.values())
+
+    async def _check(self, bundle_id: str, item_ids: Sequence[str]) -> None:
+        """Raise where no model can make anything of these items; where one can, it waits in the others."""
+
+        def check(loaded: LoadedModel) -> CoheatError | None:
+            model = loaded.recommender
+            try:
+                model.check_bundles({bundle_id: item_ids}, model.has_bundle(bundle_id), refuse_unknown=True)
+            except UnknownIdError as error:
+                return DataError(str(error))
+            except CoheatError as error:
+                return error
+            return None
+
+        found = await self.ask(lambda _: [check(loaded) for loaded in self.models.values()])
+        faults = [error for error in found if error is not None]
+        if len(faults) == len(found):
+            raise faults[0]
 
     async def _check_match(self, bundle_id: str, matching: str | None) -> None:
         """Raise where somebody asks for a change to what is no longer there (the header If-Match)."""
         if matching is None:
             return
-        there = self.served.recommender.has_bundle(bundle_id)
+        there = self._has_bundle(bundle_id)
         tags = {tag.strip() for tag in matching.split(",")}
         if not there or not ("*" in tags or (await self._current(bundle_id)).etag in tags):
             raise PreconditionFailed(
@@ -230,25 +228,29 @@ class State:
             )
 
     async def _current(self, bundle_id: str) -> Written:
-        return await self.ask(lambda model: self.described(model, bundle_id))
+        return await self.ask(lambda _: self.described(bundle_id))
 
-    def described(self, model: Recommender, bundle_id: str) -> Written:
-        """A bundle as it stands."""
-        if bundle_id in self.served.waiting_bundles and not model.has_bundle(bundle_id):
+    def described(self, bundle_id: str) -> Written:
+        """A bundle as it stands, in the first model that has it."""
+        loaded = next(
+            (one for one in self.models.values() if one.recommender.has_bundle(bundle_id)), self.served
+        )
+        model = loaded.recommender
+        if bundle_id in loaded.waiting_bundles and not model.has_bundle(bundle_id):
             raise UnknownIdError(
                 f"the bundle {shortened(bundle_id)} waits for a model that knows its items; DELETE withdraws "
                 "it"
             )
         info = require_bundle(model, bundle_id).bundle(bundle_id)
-        return Written(info, self.served.unknown_items.get(bundle_id, []), created=False)
+        return Written(info, loaded.unknown_items.get(bundle_id, []), created=False)
 
     async def remove_bundle(self, bundle_id: str, matching: str | None = None) -> None:
         """Take a bundle from the shelf, whether it was trained or added, or waits for a place there."""
         async with self._change():
             await self._check_match(bundle_id, matching)
-            there = self.served.recommender.has_bundle(bundle_id)
-            if bundle_id not in self.served.waiting_bundles:
-                require_bundle(self.served.recommender, bundle_id)
+            there = self._has_bundle(bundle_id)
+            if not there and bundle_id not in self.served.waiting_bundles:
+                raise unknown_bundle(bundle_id)
             sequence = await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
             await self._follow(lambda loaded: changes.remove_bundle(loaded, sequence, bundle_id))
             self.metrics.bundles.dec(int(there))
@@ -257,12 +259,12 @@ class State:
         """What happened between users and bundles, all of it or nothing; the same again changes nothing."""
         async with self._change():
             for place, one in enumerate(interactions):
-                if not self.served.recommender.has_bundle(one.bundle_id):
+                if not self._has_bundle(one.bundle_id):
                     raise UnknownRow(place, f"unknown bundle id {shortened(one.bundle_id)}")
             stored = await self._store(
                 lambda: self.store.add_interactions(interactions), "interaction", **_about(interactions)
             )
-            counted = await self._follow(lambda loaded: changes.record(loaded, stored.sequence, interactions))
+            counted = await self._follow(lambda loaded: changes.record(loaded, stored, interactions))
             return Remembered(stored.is_new, counted)
 
     async def withdraw(self, withdrawals: Sequence[Withdrawal]) -> int:
@@ -286,8 +288,8 @@ class State:
         return await loop.run_in_executor(self._records, question, self.store)
 
     async def _follow(self, change: Callable[[LoadedModel], T]) -> T:
-        """Make in the model, on its thread, what is stored already."""
-        return await self.ask(lambda _: change(self.served))
+        """Make in all models, on their thread, what is stored already; what it came to in the first."""
+        return (await self.ask(lambda _: [change(loaded) for loaded in self.models.values()]))[0]
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
@@ -318,39 +320,43 @@ class State:
     # --- the model ------------------------------------------------------------------------------
 
     async def reload(self) -> LoadedModel:
-        """Load the run's model anew, aside; on any fault the old one stays and the fault is raised."""
+        """Load the runs' models anew, aside; on any fault the old ones stay and the fault is raised."""
         async with self.reloading:
             try:
-                served = await self._load_aside()
+                await self._load_aside()
             except Exception as error:
                 self.metrics.reloads.labels("failed").inc()
                 logs.event("reload failed", reason=str(error), key=logs.key_name.get())
                 raise
             self.metrics.reloads.labels("succeeded").inc()
-            logs.event("reload", generation=served.generation, key=logs.key_name.get())
+            logs.event("reload", generation=self.served.generation, key=logs.key_name.get())
             self._count()
-            return served
+            return self.served
 
-    async def _load_aside(self) -> LoadedModel:
+    async def _load_aside(self) -> None:
         generation = self.served.generation + 1
         for _ in range(OPTIMISTIC_LOADS):
             with contextlib.suppress(Outdated):
                 fresh = await self._loaded(generation)
                 async with self.changing:  # the little that came since; then nothing may come in between
-                    await self._beside(fresh.replay, self.store)
-                    self.served, self.is_uncertain = fresh, False
-                return fresh
+                    for loaded in fresh.values():
+                        await self._beside(loaded.replay, self.store)
+                    self.models, self.is_uncertain = fresh, False
+                return
         async with self.changing:
-            self.served, self.is_uncertain = await self._loaded(generation), False
-        return self.served
+            self.models, self.is_uncertain = await self._loaded(generation), False
 
-    async def _loaded(self, generation: int) -> LoadedModel:
+    def _load(self, generation: int) -> dict[str, LoadedModel]:
+        return {side.name: load(side.run, generation, self.knobs, self.positive) for side in self.sides}
+
+    async def _loaded(self, generation: int) -> dict[str, LoadedModel]:
         """Loaded and brought up to date, as far as nothing is written meanwhile."""
-        fresh = await self._beside(load, self.run, generation, self.knobs, self.positive)
+        fresh = await self._beside(self._load, generation)
         while True:
-            before = fresh.sequence
-            await self._beside(fresh.replay, self.store)
-            if fresh.sequence - before <= FEW:
+            before = min(loaded.sequence for loaded in fresh.values())
+            for loaded in fresh.values():
+                await self._beside(loaded.replay, self.store)
+            if max(loaded.sequence for loaded in fresh.values()) - before <= FEW:
                 return fresh
 
     async def _beside(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -373,19 +379,3 @@ def _about(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> dict[str, s
     if len(rows) == 1:
         return {"bundle_id": rows[0].bundle_id, "user_id": rows[0].user_id}
     return {"bundle_id": f"{len(rows)} rows"}
-
-
-def require_bundle(recommender: Recommender, bundle_id: str) -> Recommender:
-    """The recommender, if it has the bundle. The library's own error looks for similar ids, which takes long
-    enough for a few wrong requests to hold up the right ones."""
-    if not recommender.has_bundle(bundle_id):
-        raise UnknownIdError(f"unknown bundle id {shortened(bundle_id)}")
-    return recommender
-
-
-def require_user(recommender: Recommender, user_id: str) -> UserInfo:
-    """What is known of a user; an error where that is nothing at all."""
-    found = recommender.user(user_id)
-    if not found.is_known and not found.recorded_ids:
-        raise UnknownIdError(f"unknown user id {shortened(user_id)}")
-    return found

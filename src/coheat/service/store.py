@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from coheat.errors import CoheatError
+from coheat.service.online import Outcome
 
 NOT_NOW = "the disk does not take it now; nothing was changed"
 Kind: TypeAlias = Literal["shown", "clicked", "took"]
@@ -142,6 +143,10 @@ class Records(Protocol):
 
     def has_taken(self, user_id: str, bundle_id: str, kinds: Collection[Kind] = TOOK) -> bool:
         """Whether an interaction of these kinds is there."""
+        ...
+
+    def outcomes(self) -> list[Outcome]:
+        """What was recorded of lists that say which side and which model made them."""
         ...
 
     def last_sequence(self) -> int:
