@@ -207,8 +207,8 @@ def test_anybody_is_answered_by_what_they_have(run: Path) -> None:
         nobody = (await client.get("/v1/recommendations/nobody?k=3")).json()
         assert nobody["source"] == "popular-and-new"
         unknown = await client.post("/v1/recommendations", json={"candidates": ["bundle-x"]})
-        assert unknown.status_code == 422
-        assert "did you mean" not in unknown.json()["detail"]  # looking for it would hold up everybody
+        assert (unknown.status_code, unknown.json()["recommendations"]) == (200, [])
+        assert "did you mean" not in unknown.json()["note"]  # looking for it would hold up everybody
         some = {
             "candidates": ["bundle-1", "nothing"],
             "exclude": ["nothing"],
@@ -217,7 +217,7 @@ def test_anybody_is_answered_by_what_they_have(run: Path) -> None:
         }
         found = (await client.post("/v1/recommendations", json=some)).json()
         assert [row["bundle_id"] for row in found["recommendations"]] == ["bundle-1"]
-        assert found["note"] == "1 unknown bundle ids left out, such as 'nothing'"
+        assert found["note"].count("'nothing'") == 3
 
     with_client(run, check)
 

@@ -282,13 +282,21 @@ USERS = st.sampled_from(["user-1", "stranger"])
 ROW = st.builds(
     NewInteraction, USERS, BUNDLES, st.sampled_from(KINDS), st.none(), st.sampled_from(["", "list"])
 )
+COLUMNS = st.sampled_from([{"price": 1.0}, {"price": None, "title": "x"}, {"available": False}])
 STEP = st.one_of(
     st.tuples(st.just("put"), BUNDLES, ITEMS),
     st.tuples(st.just("remove"), BUNDLES),
     st.tuples(st.just("record"), st.lists(ROW, min_size=1, max_size=4)),
     st.tuples(st.just("withdraw"), st.builds(Withdrawal, USERS, BUNDLES, st.none() | st.sampled_from(KINDS))),
+    st.tuples(st.just("describe"), BUNDLES, COLUMNS),
+    st.tuples(st.just("describe item"), st.sampled_from(["item-1", "item-47"]), COLUMNS),
     st.tuples(st.just("reload")),
 )
+
+
+def known(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not known: whether a column that nobody has a value in is there may differ."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def standing(loaded: LoadedModel) -> dict[str, Any]:
@@ -296,12 +304,14 @@ def standing(loaded: LoadedModel) -> dict[str, Any]:
     recommender = loaded.recommender
     names = sorted(recommender.bundle_ids)
     infos = {name: recommender.bundle(name) for name in names}
-    scores = recommender.recommend(["user-1", "user-3"], 100, exclude_seen=False)
+    scores = recommender.recommend(["user-1", "user-3"], 100, exclude_seen=False, only_on_offer=False)
     return {
         "bundles": {
             name: (sorted(one.item_ids), one.popularity, one.is_new, one.is_added)
             for name, one in infos.items()
         },
+        "columns": {name: known(recommender.fields_of(name)) for name in names},
+        "item columns": known(recommender.item_fields("item-1")),
         "users": {
             user: sorted(recommender.user(user).recorded_ids) for user in ("user-1", "user-2", "stranger")
         },
@@ -330,7 +340,8 @@ def test_models_that_followed_are_as_those_that_replayed(steps: list[Any]) -> No
         await state.start()
         does: dict[str, Callable[..., Coroutine[Any, Any, object]]]
         does = {"put": state.replace_bundle, "remove": state.remove_bundle, "record": state.record,
-                "withdraw": lambda one: state.withdraw([one]), "reload": state.reload}  # fmt: skip
+                "withdraw": lambda one: state.withdraw([one]), "reload": state.reload,
+                "describe": state.describe_bundle, "describe item": state.describe_item}  # fmt: skip
         try:
             for name, *arguments in steps:
                 with contextlib.suppress(CoheatError):

@@ -20,6 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from coheat.attributes import Value
 from coheat.service.locking import lock_directory, release
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.store import (
@@ -29,6 +30,7 @@ from coheat.service.store import (
     Kind,
     NewInteraction,
     StoreError,
+    Subject,
     Withdrawal,
 )
 
@@ -37,6 +39,9 @@ NAMES = st.sampled_from(["a", "b", "ä/🧺\0", "'; --"])
 ITEMS = st.lists(st.sampled_from(["1", "2", "\n", "é"]), min_size=1, max_size=3)
 
 
+COLUMNS = st.dictionaries(
+    st.sampled_from(["title", "é"]), st.sampled_from(["x", 1.5, True, None]), min_size=1
+)
 LISTS = st.sampled_from(["", "list", "é"])
 TIMES = st.integers(0, 3).map(float)
 
@@ -57,6 +62,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         self.created_on: dict[str, str | None] = {}
         self.order: list[str] = []
         self.met: dict[tuple[str, str, Kind, str], float] = {}
+        self.said: dict[tuple[Subject, str], dict[str, Value]] = {}
         self.latest = self.withdrawn = 0
 
     def teardown(self) -> None:
@@ -81,6 +87,26 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         self._written(name, self.store.remove_bundle(name))
         self.kept[name] = None
         self.met = {one: at for one, at in self.met.items() if one[1] != name}
+        self.said.pop(("bundle", name), None)
+
+    @rule(subject=st.sampled_from(["bundle", "item"]), name=NAMES, columns=COLUMNS)
+    def say(self, subject: Subject, name: str, columns: dict[str, Value]) -> None:
+        sequence = self.store.put_columns(subject, name, columns)
+        assert sequence > self.latest
+        self.latest = sequence
+        self._said(subject, name, columns)
+
+    @rule(name=NAMES, columns=COLUMNS)
+    def put_with_columns(self, name: str, columns: dict[str, Value]) -> None:
+        self._written(name, self.store.put_bundle(name, ["1"], None, None, columns))
+        if self.kept.get(name) is None:
+            self.born[name], self.created_on[name] = 0, None
+        self.kept[name] = ("1",)
+        self._said("bundle", name, columns)
+
+    def _said(self, subject: Subject, name: str, columns: dict[str, Value]) -> None:
+        before = self.said.pop((subject, name), {})
+        self.said[subject, name] = {**before, **columns}
 
     @rule(rows=st.lists(st.tuples(NAMES, NAMES, st.sampled_from(KINDS), LISTS, TIMES), max_size=5))
     def record(self, rows: list[tuple[str, str, Kind, str, float]]) -> None:
@@ -151,6 +177,8 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
             if change.item_ids is not None:
                 assert change.born == self.born[change.bundle_id]
                 assert change.created_on == self.created_on[change.bundle_id]
+        assert [((one.subject, one.id), one.columns) for one in self.store.details()] == [*self.said.items()]
+        assert self.store.columns_of("item", "a") == self.said.get(("item", "a"), {})
         assert {_identity(one): one.timestamp for one in self.store.interactions()} == self.met
         assert [_identity(one) for one in self.store.interactions()] == list(self.met)
         for kinds in (KINDS, ("took",), ("shown", "clicked")):
@@ -177,6 +205,7 @@ def path(tmp_path: Path) -> Path:
     store.add_interactions([NewInteraction("u", "a")])
     store.add_interactions([NewInteraction("v", "a")])
     store.remove_bundle("c")
+    store.put_columns("item", "i", {"title": "x"})
     store.close()
     return path
 
@@ -196,12 +225,14 @@ def alter(path: Path, statement: str) -> None:
         ("DELETE FROM state", "counters are missing"),
         ("DELETE FROM interactions WHERE user_id = 'u'", "1 interactions instead of 2"),
         ("DELETE FROM bundles WHERE bundle_id = 'c'", "2 bundles instead of 3"),
-        ("UPDATE bundles SET sequence = 99 WHERE bundle_id = 'a'", "newer than the latest write, 99 than 5"),
+        ("UPDATE bundles SET sequence = 99 WHERE bundle_id = 'a'", "newer than the latest write, 99 than 6"),
         ("UPDATE bundles SET born = 7 WHERE bundle_id = 'a'", "the bundle 'a' is not as written"),
         (
             "UPDATE interactions SET user_id = 'w' WHERE user_id = 'u'",
             "interaction with bundle 'a' is not as",
         ),
+        ("UPDATE details SET columns = '{}'", "the columns of the item 'i' are not as written"),
+        ("DELETE FROM details", "0 details instead of 1"),
         ("UPDATE interactions SET happened_at = 1", "interaction with bundle 'a' is not as"),
         ("UPDATE interactions SET kind = 'shown' WHERE user_id = 'u'", "interaction with bundle 'a' is not"),
     ],
@@ -217,6 +248,7 @@ def test_what_was_altered_is_noticed_and_not_written_over(path: Path, statement:
 def _read_all(path: Path) -> tuple[int, int]:
     store = SqliteStore(path)
     try:
+        assert list(store.details()) is not None
         return len(list(store.bundles())), len(list(store.interactions()))
     finally:
         store.close()
@@ -494,7 +526,7 @@ def test_a_backup_is_made_while_it_is_written_to_and_restored(path: Path, tmp_pa
     assert again.returncode == 2
     assert "exists already" in again.stderr
     assert json.loads(command("check", str(backup), "--json").stdout) == {
-        "file": str(backup), "latest": 6, "bundles": 4, "interactions": 2,
+        "file": str(backup), "latest": 7, "bundles": 4, "interactions": 2,
     }  # fmt: skip
     restored = command("restore", str(state), str(backup))
     assert restored.returncode == 0, restored.stderr

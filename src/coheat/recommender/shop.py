@@ -161,6 +161,16 @@ class Shop:
             self._catalogue = self._catalogue.with_items_described(by_row)
             note_described(self._described["item"], items)
 
+    def check_described(self, subject: str, name: str, columns: Mapping[str, Value]) -> None:
+        """Raise where a value does not fit its column of bundles (or, of the subject "item", of items); of
+        one that is still to be added, too."""
+        catalogue = self._catalogue
+        if subject == "bundle":
+            row = catalogue.find(name)
+            catalogue.described.bundles.changed({len(catalogue) if row is None else row: columns})
+        else:
+            catalogue.described.items.changed({self._items.index.get(name, len(self._items)): columns})
+
     def hide_bundles(self, bundles: Sequence[str]) -> None:
         """Take bundles off the lists until `show_bundles`: out of stock. Nothing that is known is lost."""
         names = check_ids(bundles, "bundles", "hide_bundles takes a list of bundle ids")

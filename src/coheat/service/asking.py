@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -37,6 +37,7 @@ PathId = Annotated[str, Path(description="Percent-encoded; a slash as %2F."), Af
 QueryId = Annotated[str, Query(min_length=1, max_length=MAX_ID)]
 QueryK = Annotated[int, Query(ge=1, le=MAX_K)]
 Search = Annotated[str, Query(max_length=MAX_ID, description="Part of the id; upper or lower case.")]
+SearchText = Annotated[str, Query(min_length=1, max_length=MAX_ID, description="Part of an id or a title.")]
 Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_SEARCH)]
 After = Annotated[int, Query(ge=0, le=LAST, description="The `next` of the page before.")]
@@ -52,6 +53,15 @@ def answer(document: Any, status: int = 200, headers: dict[str, str] | None = No
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
     return Response(text.encode(), status, headers, "application/json")
+
+
+def check_names(columns: Mapping[str, object]) -> None:
+    """Ids and items are no columns."""
+    for name in ("bundle_id", "item_id", "item_ids"):
+        if name in columns:
+            raise DataError(f"{name} is not a column; PUT gives a bundle other items")
+    if not columns:
+        raise DataError("name at least one column, such as title, price or available")
 
 
 class Numbered(Protocol):

@@ -23,6 +23,7 @@ from coheat.service.asking import (
     Search,
     answer,
     asked,
+    check_names,
     page_of,
     state_of,
 )
@@ -115,8 +116,10 @@ async def create_bundle(
 ) -> Response:
     """It can be recommended as soon as this is answered. Items the model does not know are reported and
     left out; one it knows is enough. An id that is there already is refused: use PUT to replace it."""
+    if bundle.columns:
+        check_names(bundle.columns)
     named = None if idempotency_key is None else _named(idempotency_key, bundle.model_dump_json())
-    written = await state_of(request).create_bundle(bundle.bundle_id, bundle.item_ids, named)
+    written = await state_of(request).create_bundle(bundle.bundle_id, bundle.item_ids, named, bundle.columns)
     return _said(written)
 
 
@@ -124,7 +127,7 @@ async def create_bundle(
 async def bundle(request: Request, bundle_id: PathId) -> Response:
     """What a bundle is made of, and how it stands."""
     state = state_of(request)
-    return _said(await state.ask(lambda _: state.described(bundle_id)))
+    return _said(await state.ask(lambda _: state.models.described(bundle_id)))
 
 
 @router.put(
@@ -141,6 +144,23 @@ async def replace_bundle(
     return _said(await state_of(request).replace_bundle(bundle_id, items.item_ids, if_match))
 
 
+@router.patch(
+    "/bundles/{bundle_id}",
+    response_model=schemas.Bundle,
+    responses=responses(404, 412),
+    tags=["bundles"],
+    summary="Say something of a bundle: its title, its price, that it is out of stock",
+)
+async def describe_bundle(
+    request: Request, bundle_id: PathId, columns: schemas.ColumnValues, if_match: IfMatch = None
+) -> Response:
+    """Columns and their values; null takes one away, columns that are not named stay. With
+    `{"available": false}` it leaves the lists, and with true it comes back, and nothing that is known of it
+    is lost."""
+    check_names(columns)
+    return _said(await state_of(request).describe_bundle(bundle_id, columns, if_match))
+
+
 @router.delete(
     "/bundles/{bundle_id}",
     status_code=204,
@@ -150,7 +170,8 @@ async def replace_bundle(
     summary="Take a bundle from the shelf",
 )
 async def remove_bundle(request: Request, bundle_id: PathId, if_match: IfMatch = None) -> Response:
-    """It is never recommended again, and who took it since training is forgotten."""
+    """It is never recommended again, and who took it since training is forgotten. For one that comes back,
+    PATCH with `{"available": false}` instead."""
     await state_of(request).remove_bundle(bundle_id, if_match)
     return Response(status_code=204)
 
@@ -215,7 +236,12 @@ def _named(key: str, body: str) -> str:
 
 
 def _written(written: Written) -> dict[str, Any]:
-    return {**asdict(written.bundle), "unknown_item_ids": written.unknown_item_ids}
+    return {
+        **asdict(written.bundle),
+        "unknown_item_ids": written.unknown_item_ids,
+        "columns": written.columns,
+        "on_offer": written.on_offer,
+    }
 
 
 def _listeners(found: Any) -> list[dict[str, Any]]:

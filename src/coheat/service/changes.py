@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 
+from coheat.attributes import Value
 from coheat.errors import CoheatError
 from coheat.service.served import LoadedModel
-from coheat.service.store import Appended, Interaction, NewInteraction
+from coheat.service.store import Appended, Interaction, NewInteraction, Subject
 
 
 def put_bundle(
-    loaded: LoadedModel, sequence: int, bundle_id: str, item_ids: Sequence[str], takers: Sequence[str]
+    loaded: LoadedModel,
+    sequence: int,
+    bundle_id: str,
+    item_ids: Sequence[str],
+    takers: Sequence[str],
+    columns: Mapping[str, Value],
 ) -> None:
-    """A bundle that got other items, or is there only now; then `takers` took it while it waited.
+    """A bundle that got other items, or is there only now; then `takers` took it while it waited, and all
+    `columns` that were said of it are new to the model.
 
     Where this model knows none of the items, it waits for one that does.
     """
@@ -30,6 +37,15 @@ def put_bundle(
     loaded.note_unknown(bundle_id, found.unknown_items.get(bundle_id, []))
     if not was_here:
         loaded.recall(bundle_id, takers)
+        loaded.describe("bundle", {bundle_id: columns})
+
+
+def describe(
+    loaded: LoadedModel, sequence: int, subject: Subject, name: str, columns: Mapping[str, Value]
+) -> None:
+    """What was said of a bundle or an item."""
+    loaded.describe(subject, {name: columns})
+    loaded.reached(sequence)
 
 
 def remove_bundle(loaded: LoadedModel, sequence: int, bundle_id: str) -> None:

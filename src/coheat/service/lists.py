@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Literal
 
+from coheat.ids import shortened
 from coheat.recommender import Recommendation, Recommendations
 from coheat.service.served import LoadedModel
 
@@ -22,6 +24,13 @@ class Wanted:
     candidates: Literal["all", "new"] | tuple[str, ...] = "all"
     exclude_seen: bool = True
     exclude: tuple[str, ...] = ()
+    where: str = ""
+    """Conditions by column, as JSON: what is asked for together has to be comparable."""
+    fields: tuple[str, ...] | None = None
+    only_on_offer: bool = True
+    now: float | None = None
+    rules: str = ""
+    """As JSON."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Asker:
     user_id: str
     item_ids: tuple[str, ...] = ()
     bundle_ids: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    """Bundles that are not to be shown again."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,8 @@ class UserList:
     """The fingerprint."""
 
 
+INSTEAD = " instead of "
+"""In the sentence about a list that is shorter than asked for."""
 ListOrError = UserList | Exception
 Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
 
@@ -87,7 +100,7 @@ def _lists(
     """
     distinct = list(dict.fromkeys(askers))
     names = {asker: asker.user_id or f"\udcff{place}" for place, asker in enumerate(distinct)}
-    said = [asker for asker in distinct if asker.item_ids or asker.bundle_ids]
+    said = [asker for asker in distinct if asker.item_ids or asker.bundle_ids or asker.shown]
     shared = Counter(names.values())
     if any(shared[names[asker]] > 1 for asker in said):
         return _one_by_one(loaded, side, distinct, wanted)
@@ -100,6 +113,12 @@ def _lists(
             wanted.exclude,
             items={names[asker]: asker.item_ids for asker in said},
             bundles={names[asker]: asker.bundle_ids for asker in said},
+            where=json.loads(wanted.where) if wanted.where else None,
+            fields=wanted.fields,
+            only_on_offer=wanted.only_on_offer,
+            now=wanted.now,
+            rules=json.loads(wanted.rules) if wanted.rules else None,
+            shown={names[asker]: asker.shown for asker in said},
         )
     except Exception as error:
         if len(distinct) == 1 or not said:
@@ -112,7 +131,7 @@ def _lists(
         asker: UserList(
             found.sources[name],
             rows.get(name, []),
-            shortage(found, name, wanted.k),
+            note(found, name),
             side,
             loaded.fingerprint,
         )
@@ -126,11 +145,12 @@ def _one_by_one(
     return {asker: found for one in askers for asker, found in _lists(loaded, side, [one], wanted).items()}
 
 
-def shortage(found: Recommendations, user_id: str, k: int) -> str | None:
-    """Why a list is shorter than asked for, where it is."""
-    if user_id not in found.short:
-        return None
-    return f"{found.short[user_id]} instead of {k}: there are no more candidates"
+def note(found: Recommendations, user_id: str) -> str | None:
+    """What there is to say about a list: what was left out for everybody, and why it is short."""
+    own = f"user {shortened(user_id)}: "
+    for_all = [one for one in found.notes if not one.startswith("user ")]
+    short = [one.removeprefix(own).replace(", ", ": ", 1) for one in found.notes if one.startswith(own)]
+    return "; ".join([*for_all, *(one for one in short if user_id in found.short and INSTEAD in one)]) or None
 
 
 def _deliver(waiting: Waiting, lists: dict[Asker, ListOrError]) -> None:

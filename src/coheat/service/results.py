@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coheat.attributes import Value
 from coheat.errors import CoheatError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import BundleInfo, Recommender, UserInfo
@@ -26,12 +28,15 @@ class Written:
     bundle: BundleInfo
     unknown_item_ids: list[str]
     created: bool
+    columns: dict[str, Value]
+    on_offer: bool
 
     @property
     def etag(self) -> str:
         """Names what can be written of a bundle, and not its popularity, which moves by itself."""
         items = sorted({*self.bundle.item_ids, *self.unknown_item_ids})
-        return f'"{hashlib.sha256(json.dumps(items).encode()).hexdigest()[:16]}"'
+        written = json.dumps([items, self.columns], sort_keys=True)
+        return f'"{hashlib.sha256(written.encode()).hexdigest()[:16]}"'
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ class UnknownRow(UnknownIdError):
     def __init__(self, place: int, message: str):
         super().__init__(message)
         self.place = place
+
+
+def known_values(columns: Mapping[str, Value]) -> dict[str, Value]:
+    """Those that are known: whether others have a value in a column is not said of this one."""
+    return {name: value for name, value in columns.items() if value is not None}
 
 
 def require_bundle(recommender: Recommender, bundle_id: str) -> Recommender:

@@ -6,100 +6,41 @@ Answers are written as JSON directly; the tests hold them against the documented
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
-from coheat.errors import CoheatError, DataError, UnknownIdError
+from coheat.errors import CoheatError, UnknownIdError
+from coheat.ids import shortened
 from coheat.recommender import Explanation, Recommender
-from coheat.service import bundle_routes, explorer, explorer_routes, interaction_routes, schemas
+from coheat.service import bundle_routes, explorer, explorer_routes, interaction_routes, list_routes, schemas
 from coheat.service.asking import (
+    After,
     Limit,
     Offset,
+    PageLimit,
     PathId,
     QueryId,
-    QueryK,
     Search,
+    SearchText,
     answer,
-    known_bundles,
+    check_names,
+    page_of,
     state_of,
 )
-from coheat.service.lists import Asker, UserList, Wanted
 from coheat.service.online import report
 from coheat.service.problems import responses
-from coheat.service.results import require_bundle, require_user
-from coheat.service.sides import new_list_id
+from coheat.service.results import known_values, require_bundle, require_user
 from coheat.service.state import State
 
 router = APIRouter(prefix="/v1")
 
 
-# --- lists --------------------------------------------------------------------------------------
+# --- lists and searches -------------------------------------------------------------------------
 
 
-@router.get(
-    "/recommendations/{user_id}",
-    response_model=schemas.Recommendations,
-    responses=responses(),
-    tags=["lists"],
-    summary="The best bundles for a user",
-)
-async def recommendations(
-    request: Request,
-    user_id: PathId,
-    k: QueryK = 20,
-    candidates: Literal["all", "new"] = "all",
-    exclude_seen: bool = True,
-) -> Response:
-    """An unknown user gets popular and new bundles; `source` says so."""
-    found = await state_of(request).recommend(Asker(user_id), Wanted(k, candidates, exclude_seen))
-    return _listed(user_id, found)
-
-
-@router.post(
-    "/recommendations",
-    response_model=schemas.Recommendations,
-    responses=responses(),
-    tags=["lists"],
-    summary="The best bundles for anybody, by what they have",
-)
-async def recommendations_by_belongings(request: Request, question: schemas.Question) -> Response:
-    """A user who was not in training is folded in from the given items and bundles. Changes nothing."""
-    model = state_of(request).served.recommender
-    exclude, _ = known_bundles(model, question.exclude)  # what is not there is left out already
-    taken, without = known_bundles(model, question.bundle_ids)
-    candidates: Any = question.candidates
-    if not isinstance(candidates, str):
-        candidates, missing = known_bundles(model, question.candidates)
-        without = missing or without
-        if question.candidates and not candidates:
-            raise DataError(f"none of the candidates is there: {missing}")
-        candidates = tuple(candidates)
-    wanted = Wanted(question.k, candidates, question.exclude_seen, tuple(exclude))
-    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(taken))
-    try:
-        found = await state_of(request).recommend(asker, wanted)
-    except UnknownIdError as error:  # an id in a body that is not there is not an address that is not there
-        raise DataError(str(error)) from None
-    return _listed(question.user_id, found, without)
-
-
-def _listed(user_id: str | None, found: UserList, without: str | None = None) -> Response:
-    rows = [
-        {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": row.is_new}
-        for row in found.rows
-    ]
-    note = "; ".join(filter(None, (without, found.note))) or None
-    document = {
-        "user_id": user_id,
-        "source": found.source,
-        "recommendations": rows,
-        "note": note,
-        "recommendation_id": new_list_id(found.side, found.model),
-        "model": found.model,
-    }
-    return answer(document)
+router.include_router(list_routes.router)
 
 
 @router.get(
@@ -144,6 +85,73 @@ async def user(request: Request, user_id: PathId) -> Response:
     return answer(
         {"user_id": user_id, "is_known": found.is_known, "item_ids": found.item_ids, "bundle_ids": bundle_ids}
     )
+
+
+@router.get(
+    "/items/{item_id}", response_model=schemas.Item, responses=responses(404), tags=["users and items"]
+)
+async def item(request: Request, item_id: PathId) -> Response:
+    """What is said of an item."""
+    return answer(await _described_item(state_of(request), item_id))
+
+
+@router.patch(
+    "/items/{item_id}",
+    response_model=schemas.Item,
+    responses=responses(404),
+    tags=["users and items"],
+    summary="Say something of an item: its title, its category",
+)
+async def describe_item(request: Request, item_id: PathId, columns: schemas.ColumnValues) -> Response:
+    """Columns and their values; null takes one away, columns that are not named stay. Bundles without a
+    title or category of their own follow their items."""
+    check_names(columns)
+    await state_of(request).describe_item(item_id, columns)
+    return answer(await _described_item(state_of(request), item_id))
+
+
+async def _described_item(state: State, item_id: str) -> dict[str, Any]:
+    def look(model: Recommender) -> dict[str, Any]:
+        if not model.has_item(item_id):
+            raise UnknownIdError(f"unknown item id {shortened(item_id)}")
+        return {"item_id": item_id, "columns": known_values(model.item_fields(item_id))}
+
+    return await state.ask(look)
+
+
+@router.get(
+    "/columns",
+    response_model=schemas.ColumnPage,
+    responses=responses(),
+    tags=["users and items"],
+    summary="What was said of bundles and items since training, oldest first",
+)
+async def columns(request: Request, after: After = 0, limit: PageLimit = 1000) -> Response:
+    """Pass `next` as `after` for the next page; it is null when there is nothing more."""
+    found = await state_of(request).read(lambda records: list(records.details(after, limit=limit + 1)))
+    rows, following = page_of(found, limit)
+    return answer({"columns": [asdict(row) for row in rows], "next": following})
+
+
+@router.get(
+    "/search",
+    response_model=schemas.SearchPage,
+    responses=responses(),
+    tags=["users and items"],
+    summary="Bundles and items by id or title",
+)
+async def search(request: Request, q: SearchText, limit: Limit = 20) -> Response:
+    """Those whose id or title holds this text, upper or lower case; what is not on offer, too."""
+
+    def look(model: Recommender) -> dict[str, Any]:
+        bundles, items = model.search_bundles(q, limit), model.search_items(q, limit)
+        return {
+            "bundles": [asdict(one) for one in bundles.found],
+            "items": [asdict(one) for one in items.found],
+            "complete": bundles.complete and items.complete,
+        }
+
+    return answer(await state_of(request).ask(look))
 
 
 @router.get("/items", response_model=schemas.ItemPage, responses=responses(), tags=["users and items"])

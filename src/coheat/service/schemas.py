@@ -14,8 +14,14 @@ from coheat.service.online import SideOutcome
 MAX_ID = 1_000
 MAX_LIST = 1_000
 MAX_K = 1_000
+MAX_CANDIDATES = 1_000_000
+MAX_COLUMN = 100
+"""Characters of a column's name."""
+MAX_TEXT = 10_000
+"""Characters of a value."""
 MAX_ROWS = 10_000
 """Interactions in one request, or on one page."""
+MAX_SECONDS = 366 * 86_400.0
 MAX_BODY = 4 << 20
 """Bytes of a request's body."""
 
@@ -23,6 +29,12 @@ Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 ItemIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_LIST)]
 Ids = Annotated[list[Id], Field(max_length=MAX_LIST)]
 K = Annotated[int, Field(ge=1, le=MAX_K)]
+Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_COLUMN)]], Field(max_length=100)]
+ColumnValue = Annotated[str, Field(max_length=MAX_TEXT)] | bool | float | None
+ColumnValues = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=MAX_COLUMN)], ColumnValue], Field(max_length=100)
+]
+Candidates = Annotated[list[Id], Field(max_length=MAX_CANDIDATES)]
 Time = Annotated[
     float | str,
     AfterValidator(times.seconds_of),
@@ -44,10 +56,11 @@ SUMMER = {"bundle_id": "summer", "item_ids": ["tent", "lamp", "stove"]}
 
 
 class NewBundle(Input):
-    """A bundle to publish."""
+    """A bundle to publish, and what there is to say of it: title, price, ends or any other column."""
 
     bundle_id: Id
     item_ids: ItemIds
+    columns: ColumnValues = {}
     model_config = example(**SUMMER)
 
 
@@ -147,10 +160,27 @@ class Question(Input):
     item_ids: Ids = []
     bundle_ids: Ids = []
     k: K = 20
-    candidates: Literal["all", "new"] | Ids = "all"
+    candidates: Literal["all", "new"] | Candidates = "all"
     exclude_seen: bool = True
-    exclude: Ids = []
-    model_config = example(item_ids=["tent"], bundle_ids=["winter"], k=5, candidates="new")
+    exclude: Candidates = []
+    where: Annotated[
+        dict[str, dict[str, Any]] | None,
+        Field(description='Conditions by column: {"price": {"at_most": 30}}.'),
+    ] = None
+    fields: Annotated[Names | None, Field(description="Columns to give with each bundle.")] = None
+    only_on_offer: bool = True
+    now: Annotated[Time | None, Field(description="The moment that decides what is on offer.")] = None
+    rules: Annotated[
+        dict[str, Any] | None,
+        Field(description="pin, boost, at_most_per_category, diverse (docs/catalogue.md)."),
+    ] = None
+    not_shown_for: Annotated[
+        float | None,
+        Field(gt=0, le=MAX_SECONDS, description="Leave out what was shown to the user in the last seconds."),
+    ] = None
+    model_config = example(
+        item_ids=["tent"], bundle_ids=["winter"], k=5, where={"price": {"at_most": 30}}, fields=["title"]
+    )
 
 
 class Recommended(BaseModel):
@@ -160,6 +190,8 @@ class Recommended(BaseModel):
     score: float
     rank: int
     is_new: bool
+    fields: dict[str, ColumnValue] | None = None
+    """What was asked for of the bundle's columns; left out where nothing was."""
 
 
 class Recommendations(BaseModel):
@@ -186,9 +218,56 @@ class Recommendations(BaseModel):
 
 @dataclass(frozen=True)
 class Bundle(BundleInfo):
-    """A bundle; `unknown_item_ids` are those it was given that the model does not know."""
+    """A bundle; `unknown_item_ids` are those it was given that the model does not know, `columns` what is
+    said of it, and `on_offer` whether it is listed, as far as `available`, `launched` and `ends` decide."""
 
     unknown_item_ids: list[str]
+    columns: dict[str, ColumnValue]
+    on_offer: bool
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item, and what is said of it."""
+
+    item_id: str
+    columns: dict[str, ColumnValue]
+
+
+class Found(BaseModel):
+    """A bundle or an item that was searched for, and its title where it has one."""
+
+    id: str
+    title: str | None
+
+
+class SearchPage(BaseModel):
+    """What a search found, best first; `complete`: whether everything was looked at in the time there was."""
+
+    bundles: list[Found]
+    items: list[Found]
+    complete: bool
+    model_config = example(bundles=[{"id": "summer", "title": "Summer picnic"}], items=[], complete=True)
+
+
+class SaidColumns(BaseModel):
+    """What was said of a bundle or an item since training; null where a value was taken away."""
+
+    sequence: int
+    subject: store.Subject
+    id: str
+    columns: dict[str, ColumnValue]
+
+
+class ColumnPage(BaseModel):
+    """Some of what was said, oldest first; `next` as in a page of interactions."""
+
+    columns: list[SaidColumns]
+    next: int | None
+    model_config = example(
+        columns=[{"sequence": 4, "subject": "bundle", "id": "summer", "columns": {"available": False}}],
+        next=None,
+    )
 
 
 class BundleRow(BaseModel):

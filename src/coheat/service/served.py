@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from coheat.attributes import Value
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
-from coheat.service.store import TOOK, BundleChange, Kind, Records
+from coheat.service.store import TOOK, BundleChange, Kind, Records, Subject
 from coheat.storage import read_json
 
 log = logging.getLogger("coheat.service")
@@ -69,6 +70,7 @@ class LoadedModel:
             raise Outdated
         changes = {change.bundle_id: change for change in store.bundles(self.sequence, until)}
         late = self._replay_bundles(changes)
+        self._replay_details(store, until, late)
         self._replay_interactions(store, until)
         for name in late:
             self.recall(name, store.takers(name, self.positive))
@@ -161,6 +163,34 @@ class LoadedModel:
         if placed:
             change = self.recommender.replace_bundles if replacing else self.recommender.add_bundles
             change(placed)
+
+    def _replay_details(self, store: Records, until: int, late: Sequence[str]) -> None:
+        """What was said of bundles and items, and what was said of those that found their place only now."""
+        said: dict[Subject, dict[str, Mapping[str, Value]]] = {"bundle": {}, "item": {}}
+        for details in store.details(self.sequence, until):
+            said[details.subject][details.id] = details.columns
+        said["bundle"].update((name, store.columns_of("bundle", name)) for name in late)
+        for subject, by_name in said.items():
+            self.describe(subject, by_name)
+
+    def describe(self, subject: Subject, columns: Mapping[str, Mapping[str, Value]]) -> None:
+        """Say something of those bundles or items that this model has. What does not fit what it knows of a
+        column (text where it has numbers) is left out, and told in the log."""
+        model = self.recommender
+        is_here, change = (
+            (model.has_bundle, model.describe_bundles)
+            if subject == "bundle"
+            else (model.has_item, model.describe_items)
+        )
+        here = {name: values for name, values in columns.items() if is_here(name)}
+        try:
+            if here:
+                change(here)
+        except CoheatError as error:
+            if len(here) == 1:
+                log.warning("columns that this model cannot take: %s", error)
+            for name, values in here.items() if len(here) > 1 else ():
+                self.describe(subject, {name: values})
 
     def note_unknown(self, name: str, items: list[str]) -> None:
         self.unknown_items.pop(name, None)

@@ -49,6 +49,7 @@ CREATE TABLE interactions (
 );
 CREATE UNIQUE INDEX interactions_by_bundle ON interactions (bundle_id, user_id, kind, recommendation_id);
 CREATE INDEX interactions_by_list ON interactions (recommendation_id, kind) WHERE recommendation_id <> '';
+CREATE INDEX interactions_shown ON interactions (user_id, happened_at, bundle_id) WHERE kind = 'shown';
 CREATE TABLE details (
     subject TEXT NOT NULL, id TEXT NOT NULL, sequence INTEGER NOT NULL UNIQUE, columns TEXT NOT NULL,
     written_at REAL NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (subject, id)

@@ -12,12 +12,23 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
+from coheat.attributes import Value
 from coheat.errors import ConfigError
 from coheat.service import sqlite_format as form
 from coheat.service.online import Outcome
 from coheat.service.sides import MADE_HERE, TOKEN_CHARACTERS
 from coheat.service.sqlite_format import ADVICE, checksum, damaged
-from coheat.service.store import KINDS, NOT_NOW, TOOK, BundleChange, Interaction, Kind, StoreError
+from coheat.service.store import (
+    KINDS,
+    NOT_NOW,
+    TOOK,
+    BundleChange,
+    Details,
+    Interaction,
+    Kind,
+    StoreError,
+    Subject,
+)
 
 STORE = "store.sqlite"
 STEP = 20_000
@@ -84,6 +95,33 @@ class SqliteReader:
         query = f"SELECT 1 FROM interactions WHERE bundle_id = ? AND user_id = ? AND {_among(kinds)} LIMIT 1"
         return bool(self._read(query, bundle_id, user_id))
 
+    def details(
+        self, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> Iterator[Details]:
+        query = f"SELECT {form.DETAILS}, checksum FROM details WHERE"
+        for rows in self._steps(query, after, until, limit, place=2):
+            for row in rows:
+                yield self._details(row)
+
+    def columns_of(self, subject: Subject, name: str) -> dict[str, Value]:
+        with self._reader, self._explained("read"):
+            return self._columns(self._reading, subject, name)
+
+    def _columns(self, connection: sqlite3.Connection, subject: Subject, name: str) -> dict[str, Value]:
+        query = f"SELECT {form.DETAILS}, checksum FROM details WHERE subject = ? AND id = ?"
+        row = connection.execute(query, (subject, name)).fetchone()
+        return {} if row is None else dict(self._details(row).columns)
+
+    def _details(self, row: tuple[Any, ...]) -> Details:
+        subject, name, sequence, columns, expected = row
+        if checksum(subject, name, sequence, columns) != expected:
+            raise damaged(self.path, f"the columns of the {subject} {name!r} are not as written")
+        return Details(sequence, subject, name, json.loads(columns))
+
+    def shown_since(self, user_id: str, moment: float) -> list[str]:
+        query = "SELECT bundle_id FROM interactions WHERE kind = 'shown' AND user_id = ? AND happened_at >= ?"
+        return sorted({name for (name,) in self._read(query, user_id, moment)})
+
     def outcomes(self) -> list[Outcome]:
         made_by = f"substr(recommendation_id, 1, length(recommendation_id) - {TOKEN_CHARACTERS + 1})"
         listed = "FROM interactions WHERE recommendation_id <> '' GROUP BY made_by"
@@ -125,7 +163,7 @@ class SqliteReader:
             after = rows[-1][place]
             left -= len(rows)
 
-    def _read(self, query: str, *values: int | str) -> list[Any]:
+    def _read(self, query: str, *values: float | str) -> list[Any]:
         with self._reader, self._explained("read"):
             return self._reading.execute(query, values).fetchall()
 

@@ -11,9 +11,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from coheat.attributes import Value
 from coheat.service import sqlite_format as form
 from coheat.service.sqlite_format import checksum
 from coheat.service.sqlite_migration import migrate
@@ -24,6 +25,7 @@ from coheat.service.store import (
     Kind,
     NewInteraction,
     StoreError,
+    Subject,
     Withdrawal,
     Withdrawn,
 )
@@ -81,7 +83,12 @@ class SqliteStore(SqliteReader):
     # --- writing --------------------------------------------------------------------------------
 
     def put_bundle(
-        self, bundle_id: str, item_ids: Sequence[str], created_on: str | None, request: str | None = None
+        self,
+        bundle_id: str,
+        item_ids: Sequence[str],
+        created_on: str | None,
+        request: str | None = None,
+        columns: Mapping[str, Value] | None = None,
     ) -> int:
         items = json.dumps(list(item_ids), ensure_ascii=False)
         with self._writing() as sequence:
@@ -93,12 +100,18 @@ class SqliteStore(SqliteReader):
                 created_on, request = there.created_on, there.request
             values = bundle_id, sequence, born, born_at, items, created_on, request
             self._write_bundle(values, now, there is None)
+            if columns:
+                self._write_details(sequence, "bundle", bundle_id, columns)
             return sequence
 
     def remove_bundle(self, bundle_id: str) -> int:
         with self._writing() as sequence:
             gone = self._connection.execute("DELETE FROM interactions WHERE bundle_id = ?", (bundle_id,))
             self._connection.execute("UPDATE state SET interactions = interactions - ?", (gone.rowcount,))
+            unsaid = self._connection.execute(
+                "DELETE FROM details WHERE subject = 'bundle' AND id = ?", (bundle_id,)
+            )
+            self._connection.execute("UPDATE state SET details = details - ?", (unsaid.rowcount,))
             is_first = self._stored(self._connection, bundle_id) is None
             now = self.clock()
             self._write_bundle((bundle_id, sequence, sequence, now, None, None, None), now, is_first)
@@ -114,6 +127,26 @@ class SqliteStore(SqliteReader):
         )
         if is_first:
             self._connection.execute("UPDATE state SET bundles = bundles + 1")
+
+    def put_columns(self, subject: Subject, name: str, columns: Mapping[str, Value]) -> int:
+        with self._writing() as sequence:
+            self._write_details(sequence, subject, name, columns)
+            return sequence
+
+    def _write_details(
+        self, sequence: int, subject: Subject, name: str, columns: Mapping[str, Value]
+    ) -> None:
+        before = self._columns(self._connection, subject, name)
+        text = json.dumps({**before, **columns}, ensure_ascii=False, sort_keys=True)
+        values = subject, name, sequence, text
+        self._connection.execute(
+            f"INSERT INTO details ({form.DETAILS}, written_at, checksum) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (subject, id) DO UPDATE SET sequence = excluded.sequence, "
+            "columns = excluded.columns, written_at = excluded.written_at, checksum = excluded.checksum",
+            (*values, self.clock(), checksum(*values)),
+        )
+        if not before:
+            self._connection.execute("UPDATE state SET details = (SELECT count(*) FROM details)")
 
     def add_interactions(self, interactions: Sequence[NewInteraction]) -> Appended:
         now = self.clock()

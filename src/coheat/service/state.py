@@ -18,22 +18,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coheat.errors import CoheatError, DataError, UnknownIdError
+from coheat.attributes import Value
+from coheat.errors import DataError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import Recommender
 from coheat.service import changes, logs
 from coheat.service.lists import Asker, Lists, UserList, Wanted
 from coheat.service.metrics import Metrics
+from coheat.service.models import Models
 from coheat.service.results import (
     Conflict,
     PreconditionFailed,
     Remembered,
     UnknownRow,
     Written,
-    require_bundle,
     unknown_bundle,
 )
-from coheat.service.served import LoadedModel, Outdated, load, warm_up
+from coheat.service.served import LoadedModel, Outdated, warm_up
 from coheat.service.sides import ONLY, Side, side_of
 from coheat.service.store import (
     TOOK,
@@ -43,6 +44,7 @@ from coheat.service.store import (
     Records,
     Store,
     StoreError,
+    Subject,
     Withdrawal,
     Withdrawn,
 )
@@ -74,9 +76,9 @@ class State:
     ):
         """The models are loaded here; `catch_up` is to be called before they are asked."""
         self.sides = (Side(ONLY, run),) if isinstance(run, Path) else tuple(run)
-        self.store, self.metrics, self.knobs = store, metrics, knobs
+        self.store, self.metrics = store, metrics
         self.log_ids, self.positive = log_ids, positive
-        self.models = self._load(1)
+        self.models = Models(self.sides, knobs, positive)
         self.changing = asyncio.Lock()
         self.reloading = asyncio.Lock()
         self.caught_up = self.ready = self.is_uncertain = False
@@ -90,11 +92,11 @@ class State:
     @property
     def served(self) -> LoadedModel:
         """The model of the first side."""
-        return self.models[self.sides[0].name]
+        return self.models.first
 
     def catch_up(self) -> None:
         """Bring the models up to date with the store."""
-        for loaded in self.models.values():
+        for loaded in self.models:
             loaded.replay(self.store)
         self.caught_up = True
         self._count()
@@ -116,8 +118,12 @@ class State:
     async def ask(self, question: Callable[[Recommender], T], user_id: str | None = None) -> T:
         """Put a question to the model of the first side, or to the one that answers this user."""
         loop = asyncio.get_running_loop()
-        side = self.sides[0] if user_id is None else side_of(self.sides, user_id)
-        return await loop.run_in_executor(self._model, lambda: question(self.models[side.name].recommender))
+
+        def ask() -> T:
+            loaded = self.models.first if user_id is None else self.models.of_user(user_id)
+            return question(loaded.recommender)
+
+        return await loop.run_in_executor(self._model, ask)
 
     async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
         """One user's list, computed together with those of the same kind that wait at that moment.
@@ -139,23 +145,27 @@ class State:
                 try:
                     await self._follow(lambda loaded: loaded.replay(self.store))
                 except Outdated:
-                    self.models = await self._loaded(self.served.generation + 1)
+                    self.models.loaded = await self._loaded(self.served.generation + 1)
                 self.is_uncertain = False
                 self._count()
             yield
 
     async def create_bundle(
-        self, bundle_id: str, item_ids: Sequence[str], request: str | None = None
+        self,
+        bundle_id: str,
+        item_ids: Sequence[str],
+        request: str | None = None,
+        columns: Mapping[str, Value] | None = None,
     ) -> Written:
         """Publish a bundle that is not there yet; `request` names the one that asks, if it may ask again."""
         async with self._change():
-            has_bundle = self._has_bundle(bundle_id)
+            has_bundle = self.models.has_bundle(bundle_id)
             if has_bundle and request is not None and await self._was_made_by(bundle_id, request):
                 return replace(await self._current(bundle_id), created=True)
-            if has_bundle or bundle_id in self.served.waiting_bundles:
+            if has_bundle or self.models.waits(bundle_id):
                 waits = "" if has_bundle else ", which waits for a model that knows its items"
                 raise Conflict(f"there is a bundle {shortened(bundle_id)} already{waits}; PUT replaces it")
-            return await self._add(bundle_id, item_ids, request)
+            return await self._put(bundle_id, item_ids, request, columns)
 
     async def _was_made_by(self, bundle_id: str, request: str) -> bool:
         stored = await self._on_disk(lambda: self.store.bundle(bundle_id))
@@ -173,54 +183,65 @@ class State:
         """Give a bundle other items, or publish it where there is none."""
         async with self._change():
             await self._check_match(bundle_id, matching)
-            if not self._has_bundle(bundle_id):
-                return await self._add(bundle_id, item_ids)
-            await self._check(bundle_id, item_ids)
-            sequence = await self._store(
-                lambda: self.store.put_bundle(bundle_id, item_ids, None), "bundle", bundle_id
+            return await self._put(bundle_id, item_ids)
+
+    async def _put(
+        self,
+        bundle_id: str,
+        item_ids: Sequence[str],
+        request: str | None = None,
+        columns: Mapping[str, Value] | None = None,
+    ) -> Written:
+        """Write a bundle, whether or not it is there; a model that has it only now is told all about it."""
+        await self.ask(lambda _: self.models.check_bundle(bundle_id, item_ids))
+        if columns:
+            await self.ask(lambda model: model.check_described("bundle", bundle_id, columns))
+        was_here, waited = self.models.has_bundle(bundle_id), self.models.waits(bundle_id)
+        made_on = None if was_here else self.models.fingerprints
+        sequence = await self._store(
+            lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request, columns), "bundle", bundle_id
+        )
+        takers, said = await self._on_disk(
+            lambda: (
+                self.store.takers(bundle_id, self.positive),
+                self.store.columns_of("bundle", bundle_id),
             )
-            await self._follow(lambda loaded: changes.put_bundle(loaded, sequence, bundle_id, item_ids, ()))
+        )
+        await self._follow(
+            lambda loaded: changes.put_bundle(loaded, sequence, bundle_id, item_ids, takers, said)
+        )
+        self.metrics.bundles.inc(int(not was_here))
+        return replace(await self._current(bundle_id), created=not (was_here or waited))
+
+    async def describe_bundle(
+        self, bundle_id: str, columns: Mapping[str, Value], matching: str | None = None
+    ) -> Written:
+        """Say something of a bundle: a title, a price, that it is out of stock. What is known of it stays."""
+        async with self._change():
+            await self._check_match(bundle_id, matching)
+            await self._current(bundle_id)
+            await self._describe("bundle", bundle_id, columns)
             return await self._current(bundle_id)
 
-    async def _add(self, bundle_id: str, item_ids: Sequence[str], request: str | None = None) -> Written:
-        """A bundle that the model does not have; it may have been written before, and waited since."""
-        await self._check(bundle_id, item_ids)
-        waited = bundle_id in self.served.waiting_bundles
-        made_on = " ".join(loaded.fingerprint for loaded in self.models.values())
+    async def describe_item(self, item_id: str, columns: Mapping[str, Value]) -> None:
+        """Say something of an item."""
+        async with self._change():
+            if not self.models.has_item(item_id):
+                raise UnknownIdError(f"unknown item id {shortened(item_id)}")
+            await self._describe("item", item_id, columns)
+
+    async def _describe(self, subject: Subject, name: str, columns: Mapping[str, Value]) -> None:
+        await self.ask(lambda model: model.check_described(subject, name, columns))
         sequence = await self._store(
-            lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request), "bundle", bundle_id
+            lambda: self.store.put_columns(subject, name, columns), f"columns of {subject}", name
         )
-        takers = await self._on_disk(lambda: self.store.takers(bundle_id, self.positive))
-        await self._follow(lambda loaded: changes.put_bundle(loaded, sequence, bundle_id, item_ids, takers))
-        self.metrics.bundles.inc()
-        return replace(await self._current(bundle_id), created=not waited)
-
-    def _has_bundle(self, bundle_id: str) -> bool:
-        return any(loaded.recommender.has_bundle(bundle_id) for loaded in self.models.values())
-
-    async def _check(self, bundle_id: str, item_ids: Sequence[str]) -> None:
-        """Raise where no model can make anything of these items; where one can, it waits in the others."""
-
-        def check(loaded: LoadedModel) -> CoheatError | None:
-            model = loaded.recommender
-            try:
-                model.check_bundles({bundle_id: item_ids}, model.has_bundle(bundle_id), refuse_unknown=True)
-            except UnknownIdError as error:
-                return DataError(str(error))
-            except CoheatError as error:
-                return error
-            return None
-
-        found = await self.ask(lambda _: [check(loaded) for loaded in self.models.values()])
-        faults = [error for error in found if error is not None]
-        if len(faults) == len(found):
-            raise faults[0]
+        await self._follow(lambda loaded: changes.describe(loaded, sequence, subject, name, columns))
 
     async def _check_match(self, bundle_id: str, matching: str | None) -> None:
         """Raise where somebody asks for a change to what is no longer there (the header If-Match)."""
         if matching is None:
             return
-        there = self._has_bundle(bundle_id)
+        there = self.models.has_bundle(bundle_id)
         tags = {tag.strip() for tag in matching.split(",")}
         if not there or not ("*" in tags or (await self._current(bundle_id)).etag in tags):
             raise PreconditionFailed(
@@ -228,28 +249,14 @@ class State:
             )
 
     async def _current(self, bundle_id: str) -> Written:
-        return await self.ask(lambda _: self.described(bundle_id))
-
-    def described(self, bundle_id: str) -> Written:
-        """A bundle as it stands, in the first model that has it."""
-        loaded = next(
-            (one for one in self.models.values() if one.recommender.has_bundle(bundle_id)), self.served
-        )
-        model = loaded.recommender
-        if bundle_id in loaded.waiting_bundles and not model.has_bundle(bundle_id):
-            raise UnknownIdError(
-                f"the bundle {shortened(bundle_id)} waits for a model that knows its items; DELETE withdraws "
-                "it"
-            )
-        info = require_bundle(model, bundle_id).bundle(bundle_id)
-        return Written(info, loaded.unknown_items.get(bundle_id, []), created=False)
+        return await self.ask(lambda _: self.models.described(bundle_id))
 
     async def remove_bundle(self, bundle_id: str, matching: str | None = None) -> None:
         """Take a bundle from the shelf, whether it was trained or added, or waits for a place there."""
         async with self._change():
             await self._check_match(bundle_id, matching)
-            there = self._has_bundle(bundle_id)
-            if not there and bundle_id not in self.served.waiting_bundles:
+            there = self.models.has_bundle(bundle_id)
+            if not there and not self.models.waits(bundle_id):
                 raise unknown_bundle(bundle_id)
             sequence = await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
             await self._follow(lambda loaded: changes.remove_bundle(loaded, sequence, bundle_id))
@@ -259,7 +266,7 @@ class State:
         """What happened between users and bundles, all of it or nothing; the same again changes nothing."""
         async with self._change():
             for place, one in enumerate(interactions):
-                if not self._has_bundle(one.bundle_id):
+                if not self.models.has_bundle(one.bundle_id):
                     raise UnknownRow(place, f"unknown bundle id {shortened(one.bundle_id)}")
             stored = await self._store(
                 lambda: self.store.add_interactions(interactions), "interaction", **_about(interactions)
@@ -289,7 +296,7 @@ class State:
 
     async def _follow(self, change: Callable[[LoadedModel], T]) -> T:
         """Make in all models, on their thread, what is stored already; what it came to in the first."""
-        return (await self.ask(lambda _: [change(loaded) for loaded in self.models.values()]))[0]
+        return (await self.ask(lambda _: [change(loaded) for loaded in self.models]))[0]
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
@@ -341,17 +348,14 @@ class State:
                 async with self.changing:  # the little that came since; then nothing may come in between
                     for loaded in fresh.values():
                         await self._beside(loaded.replay, self.store)
-                    self.models, self.is_uncertain = fresh, False
+                    self.models.loaded, self.is_uncertain = fresh, False
                 return
         async with self.changing:
-            self.models, self.is_uncertain = await self._loaded(generation), False
-
-    def _load(self, generation: int) -> dict[str, LoadedModel]:
-        return {side.name: load(side.run, generation, self.knobs, self.positive) for side in self.sides}
+            self.models.loaded, self.is_uncertain = await self._loaded(generation), False
 
     async def _loaded(self, generation: int) -> dict[str, LoadedModel]:
         """Loaded and brought up to date, as far as nothing is written meanwhile."""
-        fresh = await self._beside(self._load, generation)
+        fresh = await self._beside(self.models.load, generation)
         while True:
             before = min(loaded.sequence for loaded in fresh.values())
             for loaded in fresh.values():

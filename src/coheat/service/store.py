@@ -8,10 +8,11 @@ its own; the clock is written down for people and for training, and decides noth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
 
+from coheat.attributes import Value
 from coheat.errors import CoheatError
 from coheat.service.online import Outcome
 
@@ -21,6 +22,8 @@ Kind: TypeAlias = Literal["shown", "clicked", "took"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TOOK: frozenset[Kind] = frozenset({"took"})
 """What counts as positive where nothing else is said."""
+Subject: TypeAlias = Literal["bundle", "item"]
+"""Of what columns are."""
 
 
 class StoreError(CoheatError):
@@ -107,6 +110,17 @@ class Withdrawn:
     interactions: list[Interaction]
 
 
+@dataclass(frozen=True)
+class Details:
+    """What was said since training of a bundle or an item: columns and their values, None where one was
+    taken away."""
+
+    sequence: int
+    subject: Subject
+    id: str
+    columns: Mapping[str, Value]
+
+
 class Records(Protocol):
     """Reading what was written. Reads may run beside writes, and must not make them wait."""
 
@@ -145,6 +159,20 @@ class Records(Protocol):
         """Whether an interaction of these kinds is there."""
         ...
 
+    def details(
+        self, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> Iterator[Details]:
+        """What was said of bundles and items, in the order of writing."""
+        ...
+
+    def columns_of(self, subject: Subject, name: str) -> dict[str, Value]:
+        """What was said of one since training."""
+        ...
+
+    def shown_since(self, user_id: str, moment: float) -> list[str]:
+        """The bundles that were shown to a user at this moment (Unix seconds) or later."""
+        ...
+
     def outcomes(self) -> list[Outcome]:
         """What was recorded of lists that say which side and which model made them."""
         ...
@@ -166,16 +194,25 @@ class Store(Records, Protocol):
     """Every write returns when its effect is durable, and comes from any thread, one at a time."""
 
     def put_bundle(
-        self, bundle_id: str, item_ids: Sequence[str], created_on: str | None, request: str | None = None
+        self,
+        bundle_id: str,
+        item_ids: Sequence[str],
+        created_on: str | None,
+        request: str | None = None,
+        columns: Mapping[str, Value] | None = None,
     ) -> int:
-        """Write a bundle, whether or not it is there already; its sequence number.
+        """Write a bundle, whether or not it is there already, and what is said of it; its sequence number.
 
         `created_on` and `request` count only for a bundle that the store does not hold (see `BundleChange`).
         """
         ...
 
     def remove_bundle(self, bundle_id: str) -> int:
-        """Remember that a bundle is gone, and forget who took it."""
+        """Remember that a bundle is gone, and forget who took it and what was said of it."""
+        ...
+
+    def put_columns(self, subject: Subject, name: str, columns: Mapping[str, Value]) -> int:
+        """Say something of a bundle or an item, besides what was said of other columns before."""
         ...
 
     def add_interactions(self, interactions: Sequence[NewInteraction]) -> Appended:

@@ -1,0 +1,129 @@
+"""The routes of lists: for a user by id, or for anybody by what they have; filtered, arranged, described."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from coheat.errors import DataError, UnknownIdError
+from coheat.service import schemas
+from coheat.service.asking import PathId, QueryK, answer, known_bundles, state_of
+from coheat.service.lists import Asker, UserList, Wanted
+from coheat.service.problems import responses
+from coheat.service.sides import new_list_id
+
+router = APIRouter()
+QueryWhere = Annotated[
+    str | None,
+    Query(max_length=10_000, description='Conditions by column, as JSON: {"price": {"at_most": 30}}.'),
+]
+QueryFields = Annotated[
+    str | None, Query(min_length=1, max_length=10_000, description="Columns, with commas between.")
+]
+
+
+@router.get(
+    "/recommendations/{user_id}",
+    response_model=schemas.Recommendations,
+    responses=responses(),
+    tags=["lists"],
+    summary="The best bundles for a user",
+)
+async def recommendations(
+    request: Request,
+    user_id: PathId,
+    k: QueryK = 20,
+    candidates: Literal["all", "new"] = "all",
+    exclude_seen: bool = True,
+    where: QueryWhere = None,
+    fields: QueryFields = None,
+    only_on_offer: bool = True,
+) -> Response:
+    """An unknown user gets popular and new bundles; `source` says so."""
+    wanted = Wanted(
+        k,
+        candidates,
+        exclude_seen,
+        where="" if where is None else _comparable(_conditions(where)),
+        fields=None if fields is None else tuple(fields.split(",")),
+        only_on_offer=only_on_offer,
+    )
+    return _listed(user_id, await state_of(request).recommend(Asker(user_id), wanted))
+
+
+@router.post(
+    "/recommendations",
+    response_model=schemas.Recommendations,
+    responses=responses(),
+    tags=["lists"],
+    summary="The best bundles for anybody, by what they have",
+)
+async def recommendations_by_belongings(request: Request, question: schemas.Question) -> Response:
+    """What is given is added to what is known of the user; one who was not in training is folded in from it.
+    Ids that are not there are left out, and `note` says so. Changes nothing."""
+    taken, without = known_bundles(state_of(request).served.recommender, question.bundle_ids)
+    candidates = question.candidates
+    wanted = Wanted(
+        question.k,
+        candidates if isinstance(candidates, str) else tuple(candidates),
+        question.exclude_seen,
+        tuple(question.exclude),
+        "" if question.where is None else _comparable(question.where),
+        None if question.fields is None else tuple(question.fields),
+        question.only_on_offer,
+        None if question.now is None else float(question.now),
+        "" if question.rules is None else _comparable(question.rules),
+    )
+    shown = await _shown(request, question)
+    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(taken), shown)
+    try:
+        found = await state_of(request).recommend(asker, wanted)
+    except UnknownIdError as error:  # an id in a body that is not there is not an address that is not there
+        raise DataError(str(error)) from None
+    return _listed(question.user_id, found, without)
+
+
+async def _shown(request: Request, question: schemas.Question) -> tuple[str, ...]:
+    """What was shown to the user lately, as far as it was recorded."""
+    if question.not_shown_for is None:
+        return ()
+    if question.user_id is None:
+        raise DataError("not_shown_for goes with user_id: of others it is not known what they were shown")
+    user_id, since = question.user_id, time.time() - question.not_shown_for
+    return tuple(await state_of(request).read(lambda records: records.shown_since(user_id, since)))
+
+
+def _conditions(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError('query.where: write conditions as JSON: {"price": {"at_most": 30}}')
+    return found
+
+
+def _comparable(document: dict[str, Any]) -> str:
+    """The same text for the same question, so that those who ask it are answered together."""
+    return json.dumps(document, sort_keys=True)
+
+
+def _listed(user_id: str | None, found: UserList, without: str | None = None) -> Response:
+    rows = [
+        {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": row.is_new}
+        | ({} if row.fields is None else {"fields": row.fields})
+        for row in found.rows
+    ]
+    document = {
+        "user_id": user_id,
+        "source": found.source,
+        "recommendations": rows,
+        "note": "; ".join(filter(None, (without, found.note))) or None,
+        "recommendation_id": new_list_id(found.side, found.model),
+        "model": found.model,
+    }
+    return answer(document)
