@@ -42,7 +42,7 @@ def test_unknown_methods_and_addresses(run: Path) -> None:
     async def check(client: httpx.AsyncClient) -> None:
         for method, path, allow in (
             ("PATCH", "/v1/bundles", "GET, HEAD, POST"),
-            ("POST", "/v1/bundles/x", "DELETE, GET, HEAD, PUT"),
+            ("POST", "/v1/bundles/x", "DELETE, GET, HEAD, PATCH, PUT"),
             ("GET", "/v1/previews", "POST"),
             ("HEAD", "/v1/previews", "POST"),
             ("PUT", "/v1/interactions", "DELETE, GET, HEAD, POST"),
@@ -164,7 +164,7 @@ def test_a_fault_of_ours_is_in_the_log_by_its_request(run: Path) -> None:
 
     async def check(client: httpx.AsyncClient) -> None:
         app: Any = client._transport.app  # type: ignore[attr-defined]
-        app.state.coheat.described = None  # a mistake of ours
+        app.state.coheat.models.described = None  # a mistake of ours
         answer = await client.get("/v1/bundles/bundle-1")
         assert answer.status_code == 500
         found = [json.loads(line) for line in records]
