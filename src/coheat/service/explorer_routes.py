@@ -15,7 +15,7 @@ from coheat.service import explorer
 from coheat.service import explorer_schemas as schemas
 from coheat.service.asking import Limit, PathId, answer, state_of
 from coheat.service.problems import responses
-from coheat.service.state import require_bundle
+from coheat.service.results import require_bundle
 
 router = APIRouter(tags=["explorer"])
 SHOWN_TAKERS = 100
