@@ -43,6 +43,12 @@ def test_a_client_made_from_the_document_does_everything(tmp_path: Path) -> None
         await client.user(user_id="user-1")
         await client.items()
         await client.model()
+        await client.catalogue()
+        await client.descriptions({"bundle_ids": ["X"], "item_ids": ["item-1"]})
+        await client.standing(bundle_id="X")
+        assert (await client.knob(name="welcome", value=2))["status"] == 422  # this model has none
+        await client.parts()
+        await client.happened(limit=5)
         [side] = (await client.statistics())["sides"]
         assert (side["lists"], side["shown"], side["took"]) == (1, 1, 1)
         assert (await client.withdraw({"interactions": [row]}))["withdrawn"] == 1
