@@ -22,6 +22,7 @@ from named_shop import train_named_shop
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 pytestmark = pytest.mark.skipif(
     bool(missing_programs()), reason=f"not installed: {' and '.join(missing_programs())}"
@@ -69,6 +70,28 @@ def test_titles_pictures_categories_and_prices_stand_where_ids_did(page: Page, s
     assert len(page.all("#list .card .picture")) == len(ids)
     reasons = " ".join(page.texts("#list .reason"))
     assert not re.search(r"[BI]-\d{4}", reasons), "reasons speak of titles"
+
+
+def test_filters_are_there_where_the_service_can_filter(page: Page, service: Served) -> None:
+    document: Any = service.ask("/openapi.json")
+    can = "where" in document["components"]["schemas"]["Question"]["properties"]
+    page.show_list_of(PERSON)
+    if not can:
+        assert not page.one("#category-filter").is_displayed()
+        return
+    page.until(lambda: page.one("#category-filter").is_displayed(), "the filter")
+    Select(page.one("#filter-category")).select_by_visible_text("garden")
+    page.until(
+        lambda: (
+            page.texts("#list .remarks") and all("garden" in text for text in page.texts("#list .remarks"))
+        ),
+        "bundles for the garden only",
+    )
+    page.one("#filter-price").send_keys("40", Keys.TAB)
+    page.until(
+        lambda: all(float(text.split(" · ")[2]) <= 40 for text in page.texts("#list .remarks")), "cheap ones"
+    )
+    assert page.all("#list .card")
 
 
 def test_a_bundle_is_found_by_its_title_and_has_a_page(page: Page, service: Served) -> None:
