@@ -15,10 +15,15 @@ from pathlib import Path
 
 import pytest
 from guard import digest
+from hypothesis import settings
 
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("coheat", deadline=None)
+settings.load_profile("coheat")
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,12 @@ from batches (popularity, counting) simply has none and goes through the same lo
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -28,7 +30,7 @@ from coheat.errors import ConfigError, TrainingError
 from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
 from coheat.memory import MemoryEstimate, check_memory
-from coheat.models.base import FloatArray, Model, Progress
+from coheat.models.base import Model, Progress
 from coheat.served import Served
 
 Optimizers = list[torch.optim.Optimizer]
@@ -275,11 +277,15 @@ class _Run:
         """Whether there is anything to validate on."""
         return bool(self.split.validation.nnz)
 
-    def shifted(self, served: Served, shifts: FloatArray) -> list[dict[str, float]]:
+    def turned(self, served: Served, knob: str, values: Sequence[float]) -> list[dict[str, float]]:
         """See `coheat.models.base.Validation`."""
-        k = self.settings.k
-        found = evaluate_shifted(served, self.split.train, self.split.validation, k, shifts)
-        return [{name: metrics[name] for name in (f"recall@{k}", f"ndcg@{k}")} for metrics in found]
+        k, bundles, stands = self.settings.k, served.bundles, served.knobs[knob]
+        knobs = [stands.turned(knob, value) for value in values]
+        added = np.stack([one.curve.at(bundles.taken, bundles.youth) for one in (stands, *knobs)])
+        rations = [replace(served, knobs={knob: one}).ration(bundles) for one in knobs]
+        split = self.split
+        shifts = added[1:] - added[0]
+        return evaluate_shifted(served, split.train, split.validation, k, shifts, rations, ~bundles.is_young)
 
     def one_epoch(self) -> None:
         started = time.perf_counter()

@@ -79,7 +79,7 @@ def test_equal_to_the_protocol_in_plain_python(case: Case, k: int, candidates: C
 def test_shifts_of_one_pass_are_each_evaluated_alone(case: Case, k: int, seed: int) -> None:
     assume(case.held_out.nnz)
     shifts = np.random.default_rng(seed).integers(-3, 4, size=(4, case.table.shape[1])).astype(np.float32)
-    found = evaluate_shifted(TableScorer(case.table), case.train, case.held_out, k, shifts)
+    found = evaluate_shifted(TableScorer(case.table), case.train, case.held_out, k, shifts, [None] * 4)
     assert len(found) == 4
     for metrics, shift in zip(found, shifts, strict=True):
         alone = evaluate(TableScorer(case.table + shift), case.train, case.held_out, (k,)).metrics
@@ -93,7 +93,7 @@ def test_shifts_over_several_blocks_of_users() -> None:
     held_out = random_relation(rng, (n_users, 30), 0.1)
     train = world_with(random_relation(rng, (n_users, 30), 0.1))
     table, shifts = rng.normal(size=(n_users, 30)), rng.normal(size=(2, 30)).astype(np.float32)
-    found = evaluate_shifted(TableScorer(table), train, held_out, 5, shifts)
+    found = evaluate_shifted(TableScorer(table), train, held_out, 5, shifts, [None] * 2)
     for metrics, shift in zip(found, shifts, strict=True):
         alone = evaluate(TableScorer(table.astype(np.float32) + shift), train, held_out, (5,)).metrics
         assert metrics == pytest.approx({name: alone[name] for name in metrics}, abs=1e-12)

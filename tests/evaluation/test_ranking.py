@@ -17,7 +17,7 @@ from coheat.errors import ConfigError, TrainingError
 from coheat.evaluation import top_bundles
 from coheat.models.base import FloatArray
 from coheat.served import Block, Served
-from coheat.served.ranking import ROWS
+from coheat.served.ranking import ROWS, Ration, Scored
 
 
 @settings(deadline=None)
@@ -166,3 +166,27 @@ def test_much_faster_than_sorting_everything() -> None:
         seconds.append(time.perf_counter() - started)
     assert np.array_equal(ids, expected)
     assert min(seconds) < plain_seconds / 3
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 12), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_a_list_holds_no_more_of_the_rationed_than_their_share(
+    case: Case, k: int, share: float, seed: int
+) -> None:
+    n_users, n_bundles = case.table.shape
+    rationed: npt.NDArray[np.bool_] = (
+        np.random.default_rng(seed).integers(0, 2, (n_bundles,)).astype(np.bool_)
+    )
+    hidden = ~case.candidates
+    scores, nobody = case.table.astype(np.float32), (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    found = Scored(scores.copy(), None, nobody, hidden, Ration(rationed, share)).ranked(k)
+    for user, (bundles, values) in enumerate(found.split()):
+        order = [b for b in np.argsort(-scores[user], kind="stable").tolist() if not hidden[b]]
+        order = [b for b in order if scores[user, b] > -np.inf]
+        others = [b for b in order if not rationed[b]]
+        most = max(round(share * k), k - len(others))
+        young = [b for b in order[:k] if rationed[b]][:most]
+        expected = sorted(young + others[: k - len(young)], key=lambda b: (-scores[user, b], b))
+        assert bundles.tolist() == expected
+        assert values.tolist() == scores[user, expected].tolist()
+    assert len(found.counts) == n_users

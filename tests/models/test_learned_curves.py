@@ -11,6 +11,7 @@ from coheat.served import Curve
 
 KNOTS = np.array(COUNTS)
 ABSENT = -1
+NOBODY = np.zeros(400, dtype=np.bool_)
 
 
 def planted() -> dict[str, Curve]:
@@ -35,14 +36,21 @@ def score(curves: dict[str, Curve], choices: Choices, popularity: Indices, youth
     return np.asarray(bias + sum(weight * choices.parts[:, :, at] for at, weight in enumerate(parts)))
 
 
-def choose(curves: dict[str, Curve], n_users: int, seed: int = 0, n_candidates: int = 30) -> Choices:
-    """Users who each take one or two of their candidates, as the curves say."""
+def choose(
+    curves: dict[str, Curve],
+    n_users: int,
+    seed: int = 0,
+    n_candidates: int = 30,
+    appeal: Numbers | float = 0.0,
+) -> Choices:
+    """Users who each take one or two of their candidates, as the curves say, and what a bundle has beyond."""
     rng = np.random.default_rng(seed)
     popularity, youth = world()
     bundles = np.stack([rng.permutation(len(popularity))[:n_candidates] for _ in range(n_users)])
     parts = rng.normal(size=(n_users, n_candidates, len(curves) - 1)).astype(np.float32)
     choices = Choices(parts, bundles, np.zeros(bundles.shape, dtype=np.int8))
-    chance = np.exp(score(curves, choices, popularity, youth))
+    own = np.broadcast_to(appeal, len(popularity))
+    chance = np.exp(score(curves, choices, popularity, youth) + own[bundles])
     for user in range(n_users):
         took = rng.choice(n_candidates, size=1 + user % 2, p=chance[user] / chance[user].sum())
         choices.taken[user, took] = 1
@@ -74,7 +82,9 @@ def test_knots_and_shares_are_the_curve() -> None:
 
 def test_planted_curves_are_found_again() -> None:
     choices, (popularity, youth) = choose(planted(), 6000), world()
-    found = learn(choices, popularity, youth, flat_prior(), shrink=1.0, smooth=3.0, tie=1.0)
+    found = learn(
+        choices, popularity, youth, flat_prior(), NOBODY, level=1.0, shrink=1.0, smooth=3.0, tie=1.0
+    )
     assert distance(found, planted()) < 0.1
     assert distance(flat_prior(), planted()) > 0.6
 
@@ -82,24 +92,36 @@ def test_planted_curves_are_found_again() -> None:
 def test_few_choices_leave_the_prior_and_many_leave_it_behind() -> None:
     popularity, youth = world()
     gaps = [
-        distance(learn(choose(planted(), n), popularity, youth, flat_prior()), planted())
+        distance(learn(choose(planted(), n), popularity, youth, flat_prior(), NOBODY), planted())
         for n in (5, 500, 5000)
     ]
     assert gaps[0] > 0.9 * distance(flat_prior(), planted())
     assert gaps[0] > gaps[1] > gaps[2]
 
 
+def test_what_makes_a_few_bundles_popular_is_not_taken_for_a_rule() -> None:
+    """One bundle in four of the young is liked for a reason of its own."""
+    popularity, youth = world()
+    liked = np.where((youth > 0) & (np.arange(len(youth)) % 4 == 0), 3.0, 0.0)
+    choices = choose(planted(), 3000, appeal=liked)
+    gaps = [
+        distance(learn(choices, popularity, youth, flat_prior(), whose, level=1.0, shrink=1.0), planted())
+        for whose in (NOBODY, youth > 0)
+    ]
+    assert gaps[1] < 0.8 * gaps[0]
+
+
 def test_without_choices_the_prior_comes_back() -> None:
     popularity, youth = world()
     choices = choose(planted(), 3)
     choices.taken[:] = 0
-    for name, curve in learn(choices, popularity, youth, planted()).items():
+    for name, curve in learn(choices, popularity, youth, planted(), NOBODY).items():
         assert np.array_equal(curve.young, planted()[name].young)
 
 
 def test_right_prior_is_not_left() -> None:
     popularity, youth = world()
-    found = learn(choose(planted(), 3000), popularity, youth, planted())
+    found = learn(choose(planted(), 3000), popularity, youth, planted(), NOBODY)
     assert distance(found, planted()) < 0.05
 
 
@@ -117,7 +139,9 @@ def test_learned_curves_minimise_the_obvious_loss() -> None:
                 users += 1
         return total / users
 
-    found = learn(choices, popularity, youth, flat_prior(), shrink=1e-3, smooth=0.0, tie=0.0)
+    found = learn(
+        choices, popularity, youth, flat_prior(), NOBODY, level=0.0, shrink=1e-3, smooth=0.0, tie=0.0
+    )
     for name, curve in found.items():
         for at in range(len(KNOTS)):
             for by in (-0.3, 0.3):
@@ -132,7 +156,7 @@ def test_an_overlap_that_says_nothing_gets_no_weight() -> None:
     more = Choices(np.concatenate([choices.parts, noise], axis=2), choices.bundles, choices.taken)
     prior = {**flat_prior(), "noise": by_knot(0.0)}
     prior["bias"] = prior.pop("bias")  # the bias stays last
-    found = learn(more, popularity, youth, prior)
+    found = learn(more, popularity, youth, prior, NOBODY)
     assert np.abs(found["noise"].at(popularity, youth)).max() < 0.15
     assert found["items"].at(popularity, youth).mean() > 0.6
 

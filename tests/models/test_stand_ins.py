@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coheat.data.dataset import BundleData, pairs, relation
 from coheat.data.synthetic import planted_world
-from coheat.models.stand_ins import LEVELS, StandIns, complete_share, divide, without_explained
+from coheat.models.stand_ins import LEVELS, StandIns, complete_share, divide, least_takers, without_explained
 from coheat.testing import bundle_data, id_pairs, small_data
 
 
@@ -37,17 +37,23 @@ def test_stand_ins_keep_a_level_and_others_keep_a_taker(data: BundleData, seed: 
     assert (left[~found.is_stand_in & (had > 0)] > 0).all()
 
 
-def test_new_ones_are_as_popular_as_any() -> None:
+def test_only_bundles_with_some_success_stand_in() -> None:
     rng = np.random.default_rng(0)
     popularity = rng.permutation(np.repeat([1, 2, 5, 30], 250))
     users = np.concatenate([rng.permutation(400)[:n] for n in popularity])
     bundles = np.repeat(np.arange(1000), popularity)
     data = small_data([(f"{u:03}", f"{b:04}") for u, b in zip(users, bundles, strict=True)])
+    assert least_takers(data.popularity) == 30  # these have four fifths of all interactions
     found = division(data)
     new = found.is_stand_in & (found.kept.popularity == 0)
-    assert new.sum() == pytest.approx(80, abs=2)
-    assert data.popularity[new].mean() == pytest.approx(data.popularity.mean(), rel=0.1)
+    assert new.sum() == pytest.approx(0.12 * 250, abs=1)
+    assert (data.popularity[found.is_stand_in] == 30).all()
     assert set(found.kept.popularity[found.is_stand_in]) == {0, *LEVELS}
+
+
+def test_where_all_are_alike_any_may_stand_in() -> None:
+    assert least_takers(np.array([0, 3, 3, 3])) == 3
+    assert least_takers(np.array([0, 0])) == 1
 
 
 def test_dated_stand_ins_keep_their_earliest_takers() -> None:

@@ -14,13 +14,14 @@ from coheat.models.welcome import FADE, LIST, LOW, Contest, offset_for_share
 KNOTS = np.array(COUNTS)
 
 
-def shop(n_users: int = 500) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def shop(n_users: int = 500, size: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Scores in which some levels of stand-ins stand higher than others, and the evidence of all bundles."""
     rng = np.random.default_rng(0)
-    kept = np.concatenate([rng.integers(20, 200, 300), np.repeat([0, 1, 4], 60)])
-    is_stand_in = np.arange(480) >= 300
-    popularity = np.where(is_stand_in, kept + rng.integers(10, 60, 480), kept)
-    scores = rng.normal(size=(n_users, 480)) + np.select([kept == 1, kept == 4], [2.0, -1.0], 0.0)
+    n = 300 + 3 * size
+    kept = np.concatenate([rng.integers(20, 200, 300), np.repeat([0, 1, 4], size)])
+    is_stand_in = np.arange(n) >= 300
+    popularity = np.where(is_stand_in, kept + rng.integers(10, 60, n), kept)
+    scores = rng.normal(size=(n_users, n)) + np.select([kept == 1, kept == 4], [2.0, -1.0], 0.0)
     return scores.astype(np.float32), is_stand_in, kept, popularity
 
 
@@ -35,7 +36,7 @@ def shares(
 
 @pytest.mark.parametrize("welcome", [0.5, 1.0, 2.0])
 def test_every_level_fills_its_places_and_the_welcome_fades(welcome: float) -> None:
-    scores, is_stand_in, kept, popularity = shop()
+    scores, is_stand_in, kept, popularity = shop(size=400)
     offsets = Contest.of(scores, is_stand_in, kept, popularity).offsets(welcome, KNOTS)
     found = shares(scores, offsets, is_stand_in, kept)
     for level, share in found.items():

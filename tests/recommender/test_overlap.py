@@ -203,7 +203,7 @@ def by_hand() -> Recommender:
         (Block("history", "history", 1), users[:, :1], bundles[:, :1]),
         (Block("affiliation", "items", 1, items=items), users[:, 1:], bundles[:, 1:]),
     ]
-    welcome = Knob(1.0, (1.0,), (0.0, 2.0), ((-1.0, 0.0),), "")
+    welcome = Knob(1.0, (1.0,), (0.0, 2.0), ((-1.0, 0.0),), (1.0,), "")
     known = relations([[1, 0], [0, 0]], [[0, 1, 0], [0, 0, 1]], [[1, 1, 0], [0, 1, 1]])
     return recommender_of(Served.create(known, blocks, overlaps=(overlap,), knobs={"welcome": welcome}))
 

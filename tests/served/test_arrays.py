@@ -97,7 +97,7 @@ def test_some_columns_are_those_of_all(planted: Split) -> None:
 def test_turning_a_knob_leaves_the_model_as_it_was(planted: Split) -> None:
     served = served_of("ember", planted)
     lines = ((-5.0, -1.0), (0.0, 0.0), (3.0, 1.0))
-    knob = Knob(2.0, (0.0, 1.0, 100.0), (0.0, 8.0), lines, "")
+    knob = Knob(2.0, (0.0, 1.0, 100.0), (0.0, 8.0), lines, (0.0, 0.1, 1.0), "")
     served = replace(served, knobs={"welcome": knob}).turned(welcome=2.0)
     users = np.arange(planted.train.n_users)
     before = served.scores(users)

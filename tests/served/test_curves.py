@@ -69,17 +69,26 @@ def test_only_a_curve_that_is_0_everywhere_is_zero() -> None:
 
 
 def test_a_knob_lies_between_what_was_measured() -> None:
-    knob = Knob(2.0, (0.0, 1.0, 3.0), (0.0, 10.0), ((-8.0, -4.0), (0.0, 0.0), (1.0, 0.5)), "0 hides them")
+    knob = Knob(
+        2.0,
+        (0.0, 1.0, 3.0),
+        (0.0, 10.0),
+        ((-8.0, -4.0), (0.0, 0.0), (1.0, 0.5)),
+        (0.0, 0.2, 1.0),
+        "0 hides them",
+    )
     turned = {value: knob.turned("welcome", value).curve for value in (0, 0.5, 1, 2, 3, 100)}
     assert {value: at(curve, 0, 1) for value, curve in turned.items()} == {
         0: -8, 0.5: -4, 1: 0, 2: 0.5, 3: 1, 100: 1,
     }  # fmt: skip
     assert [at(turned[0], n, 1) for n in (0, 5, 10, 99)] == [-8, -6, -4, -4]
+    shares = [knob.turned("welcome", value).share for value in (0, 0.5, 1, 2, 100)]
+    assert shares == pytest.approx([0, 0.1, 0.2, 0.6, 1])
     for value in (-1.0, math.nan, math.inf):
         with pytest.raises(ConfigError, match=r"welcome = .*: 0 hides them"):
             knob.turned("welcome", value)
 
 
 def test_a_knob_ends_with_youth() -> None:
-    curve = Knob(0.0, (0.0, 1.0), (0.0, 10.0), ((-8.0, -4.0), (0.0, 0.0)), "").curve
+    curve = Knob(0.0, (0.0, 1.0), (0.0, 10.0), ((-8.0, -4.0), (0.0, 0.0)), (0.0, 1.0), "").curve
     assert [at(curve, 5, youth) for youth in (1, 0.5, 0)] == [-6, -3, 0]

@@ -16,6 +16,7 @@ from coheat.errors import ConfigError, DataError
 from coheat.evaluation import metrics
 from coheat.evaluation.metrics import Mask, PerUser
 from coheat.evaluation.ranking import Scorer, top_bundles, top_shifted
+from coheat.served.ranking import Ration
 
 Candidates = Literal["all", "cold", "offered"]
 
@@ -118,14 +119,28 @@ def evaluate(
 
 
 def evaluate_shifted(
-    scorer: Scorer, train: BundleData, held_out: Sparse, k: int, shifts: npt.NDArray[np.float32]
+    scorer: Scorer,
+    train: BundleData,
+    held_out: Sparse,
+    k: int,
+    shifts: npt.NDArray[np.float32],
+    rations: Sequence[Ration | None],
+    established: Mask | None = None,
 ) -> list[dict[str, float]]:
-    """Recall and nDCG at k with each row of `shifts` (n, n_bundles) added to all scores: scored only once."""
+    """Recall and nDCG at k with each row of `shifts` (n, n_bundles) added to all scores, and lists rationed
+    as the same one of `rations` says: scored only once.
+
+    With a mask of `established` bundles also the share of the positives among them that is found, where there
+    are any.
+    """
     relevant, users = _judged(held_out, np.ones(train.n_bundles, dtype=np.bool_))
-    found = []
-    for ranked in top_shifted(scorer, users, train.user_bundle, k, shifts):
+    known = None if established is None else metrics.restrict(relevant, established)
+    found: list[dict[str, float]] = []
+    for ranked in top_shifted(scorer, users, train.user_bundle, k, shifts, rations):
         recall, ndcg = metrics.recall(ranked, relevant, k), metrics.ndcg(ranked, relevant, k)
         found.append({f"recall@{k}": float(recall.mean()), f"ndcg@{k}": float(ndcg.mean())})
+        if known is not None and known.nnz:
+            found[-1]["established"] = float(metrics.hits(ranked, known, k).sum() / known.nnz)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -10,8 +11,8 @@ import numpy.typing as npt
 
 from coheat.data.dataset import Indices, Sparse
 from coheat.errors import ConfigError
-from coheat.served import Csr
-from coheat.served.ranking import ROWS, Floats, Scored, ahead
+from coheat.served import Csr, Served
+from coheat.served.ranking import ROWS, Floats, Ration, Scored, ahead
 
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -25,14 +26,20 @@ class Scorer(Protocol):
         ...
 
 
+def ration_of(scorer: Scorer) -> Ration | None:
+    """What the scorer says of how many young bundles a list may hold."""
+    return scorer.ration(scorer.bundles) if isinstance(scorer, Served) else None
+
+
 def top_bundles(
     scorer: Scorer, users: Indices, seen: Sparse, k: int, candidates: Mask | None = None
 ) -> tuple[Ids, Floats]:
     """The k best bundles of each user, best first: positions int32 (n, k) and scores float32 (n, k).
 
-    A bundle in the user's row of `seen` (n_users, n_bundles), outside the mask `candidates`
-    (n_bundles,) or with a score of -inf is never listed; where too few are left, a list ends in
-    -1 with score -inf. Equal scores stand in order of position, which is the order of ids.
+    A bundle in the user's row of `seen` (n_users, n_bundles), outside the mask `candidates` (n_bundles,)
+    or with a score of -inf is never listed; where too few are left, a list ends in -1 with score -inf.
+    Lists hold no more young bundles than a `Served` lets them. Equal scores stand in order of position,
+    which is the order of ids.
 
     Users are scored in tiles of `ROWS`, the last one filled up by repetition: a matrix product may round
     differently for another number of rows, and a list must not depend on who else is asked for.
@@ -46,33 +53,36 @@ def top_bundles(
     users, taken = np.ascontiguousarray(users, dtype=np.int64), Csr(seen.indptr, seen.indices, n_bundles)
     ids = np.full((len(users), k), -1, dtype=np.int32)
     best = np.full((len(users), k), -np.inf, dtype=np.float32)
+    ration = ration_of(scorer)
 
     def scored(start: int) -> tuple[int, Scored]:
         tile = users[start : start + ROWS]
         scores = scorer.scores(np.pad(tile, (0, ROWS - len(tile)), mode="edge"))
         if scores.shape != (ROWS, n_bundles):
             raise ValueError(f"the scorer returned shape {scores.shape} instead of {(ROWS, n_bundles)}")
-        return start, Scored(scores[: len(tile)], None, taken.entries(tile), hidden)
+        return start, Scored(scores[: len(tile)], None, taken.entries(tile), hidden, ration)
 
     for start, block in ahead(partial(scored, start) for start in range(0, len(users), ROWS)):
         found = block.ranked(k)
         rows = start + np.repeat(np.arange(len(found.counts)), found.counts)
         places = np.arange(len(rows)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
         ids[rows, places], best[rows, places] = found.bundles, found.scores
+        del block  # its scores, before the next but one is scored
     return ids, best
 
 
 def top_shifted(
-    scorer: Scorer, users: Indices, seen: Sparse, k: int, shifts: npt.NDArray[np.float32]
+    scorer: Scorer, users: Indices, seen: Sparse, k: int, shifts: Floats, rations: Sequence[Ration | None]
 ) -> npt.NDArray[np.int32]:
-    """`top_bundles` with each row of `shifts` (m, n_bundles) added to the scores: positions (m, n, k)."""
+    """`top_bundles` with each row of `shifts` (m, n_bundles) added to the scores, and lists rationed as the
+    same one of `rations` says: positions (m, n, k)."""
     taken, nobody = Csr(seen.indptr, seen.indices, seen.shape[1]), np.zeros(seen.shape[1], dtype=np.bool_)
     ids = np.full((len(shifts), len(users), k), -1, dtype=np.int32)
     for start in range(0, len(users), ROWS):
         tile = users[start : start + ROWS]
         scores = scorer.scores(tile)
-        for place, shift in enumerate(shifts):
-            found = Scored(scores + shift, None, taken.entries(tile), nobody).ranked(k)
+        for place, (shift, ration) in enumerate(zip(shifts, rations, strict=True)):
+            found = Scored(scores + shift, None, taken.entries(tile), nobody, ration).ranked(k)
             rows = start + np.repeat(np.arange(len(found.counts)), found.counts)
             places = np.arange(len(rows)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
             ids[place, rows, places] = found.bundles

@@ -19,6 +19,9 @@ from coheat.served.overlap import Belongings, ItemIndex, Overlap
 FloatArray = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
+AT_ONCE = 1 << 16
+"""Sums that are made before they are used: as many as stay at hand in the processor's cache."""
+
 
 def shared(
     overlaps: Sequence[Overlap],
@@ -27,7 +30,7 @@ def shared(
     since: Mapping[int, Belongings],
     index: ItemIndex,
     n: int,
-) -> Iterator[Doubles]:
+) -> Iterator[FloatArray | Doubles]:
     """See `coheat.served.overlap`."""
     if since or len(index.outdated) or (rows < 0).any():
         yield from served.shared(overlaps, relations, rows, since, index, n)
@@ -40,16 +43,18 @@ def shared(
             weights[line] = overlap.item_weights
     graphs = relations.user_item, relations.user_bundle, relations.bundle_item, index.by_item
     arrays = [array for csr in graphs for array in (csr.indptr, csr.indices)]
-    worth, items = np.zeros(n_items), np.zeros(n_items + 1, dtype=np.int64)
-    for row in rows:
-        found = np.zeros((len(overlaps), n))
-        _add(row, *arrays, said, weights, worth, items, found)
+    worth, items = np.zeros(n_items), np.zeros(n_items + 1, dtype=np.uint32)
+    at_once = max(AT_ONCE // max(len(overlaps) * n, 1), 1)
+    for start in range(0, len(rows), at_once):
+        people = rows[start : start + at_once]
+        found = np.zeros((len(overlaps), len(people), n), dtype=np.float32)
+        _add(people, *arrays, said, weights, worth, items, found)
         yield found
 
 
 @numba.njit(cache=True, nogil=True)
 def _add(  # type: ignore[no-untyped-def]
-    user,
+    users,
     own_ptr,
     own,
     taken_ptr,
@@ -64,32 +69,35 @@ def _add(  # type: ignore[no-untyped-def]
     items,
     found,
 ):
-    """found[j, b] += what the user's items, and those of the user's bundles, are worth to b.
+    """found[j, r, b] += what the items of users[r], and those of the user's bundles, are worth to b.
 
     What an item is worth is added up first in `worth` (n_items,), which is zero before and afterwards: most
-    items come with several bundles. `items` has room for those that are met.
+    items come with several bundles. `items` has room for those that are met. Positions are unsigned, because
+    each signed one would be tested for counting from the end; that costs a quarter of the time.
     """
-    for line in range(len(found)):
-        total, weight, by_size, n = found[line], weights[line], said[line], 0
-        # What says nothing is left out: an item is met for the first time where its worth is still zero.
-        for place in range(own_ptr[user], own_ptr[user + 1] if by_size[0] > 0 else own_ptr[user]):
-            item = own[place]
-            items[n] = item
-            n += worth[item] == 0
-            worth[item] += by_size[0]
-        for position in range(taken_ptr[user], taken_ptr[user + 1]):
-            first, last = held_ptr[taken[position]], held_ptr[taken[position] + 1]
-            for place in range(first, last if by_size[last - first] > 0 else first):
-                item = held[place]
+    for row in range(len(users)):
+        user = users[row]
+        for line in range(len(found)):
+            total, weight, by_size, n = found[line, row], weights[line], said[line], 0
+            # What says nothing is left out: an item is met for the first time where its worth is still zero.
+            for place in range(own_ptr[user], own_ptr[user + 1] if by_size[0] > 0 else own_ptr[user]):
+                item = np.uint32(own[place])
                 items[n] = item
                 n += worth[item] == 0
-                worth[item] += by_size[last - first]
-        for place in range(n):
-            item = items[place]
-            brought = worth[item] * weight[item]
-            worth[item] = 0
-            for entry in range(bundle_ptr[item], bundle_ptr[item + 1]):
-                total[bundles[entry]] += brought
+                worth[item] += by_size[0]
+            for position in range(taken_ptr[user], taken_ptr[user + 1]):
+                first, last = held_ptr[taken[position]], held_ptr[taken[position] + 1]
+                for place in range(first, last if by_size[last - first] > 0 else first):
+                    item = np.uint32(held[place])
+                    items[n] = item
+                    n += worth[item] == 0
+                    worth[item] += by_size[last - first]
+            for place in range(n):
+                item = items[place]
+                brought = np.float32(worth[item] * weight[item])
+                worth[item] = 0
+                for entry in range(bundle_ptr[item], bundle_ptr[item + 1]):
+                    total[np.uint32(bundles[entry])] += brought
 
 
 def rarity(bundle_item: Sparse) -> FloatArray:

@@ -6,7 +6,7 @@ preset. Training, evaluation, artifacts, the command line and the contract tests
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -65,8 +65,9 @@ class Validation(Protocol):
         """Whether there is anything to validate on."""
         ...
 
-    def shifted(self, served: Served, shifts: FloatArray) -> list[dict[str, float]]:
-        """The metrics with each row of `shifts` (n, n_bundles) added to the scores: one pass for all."""
+    def turned(self, served: Served, knob: str, values: Sequence[float]) -> list[dict[str, float]]:
+        """Recall, nDCG and, where it can be told, how much is found of what people took of bundles that are
+        not young (`recall@k`, `ndcg@k`, `established`), with a knob at each of these values."""
         ...
 
 

@@ -15,9 +15,14 @@ Only good candidates stand to choice because lists are made of those: over all b
 is about telling the hopeless from the rest, and weights that do this best rank the best ones worse. Which
 candidates stand to choice depends on the parts alone and not on what was taken, so nothing is skewed by it.
 
-The prior is three springs, each in units of choices, on the deviation from hand-set curves: towards none,
-between neighbouring counts, and between young and old where many takers make youth irrelevant. With few
-choices the hand-set curves stay; with many the data decide, also which of several overlaps count at all.
+A bundle that stands in for a young one may be liked for a reason that no part knows, and all its takers are
+then found or missed together. So each of these has an appeal of its own, which is fitted along and thrown
+away: what is left for the curves is what holds for many bundles, not what made a few of them popular.
+
+The prior is springs, each in units of choices, on the deviation from hand-set curves: weak ones towards none
+in the mean of a line and stronger ones in its shape, between neighbouring counts, and between young and old
+where many takers make youth irrelevant; and one that pulls each bundle's own appeal to none. With few choices
+the hand-set curves stay; with many the data decide, also which of several overlaps count at all.
 """
 
 from __future__ import annotations
@@ -37,15 +42,19 @@ Numbers = npt.NDArray[np.float64]
 
 COUNTS: tuple[float, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Between these numbers of takers a curve is straight, beyond the last it is constant."""
-SHRINK = 30.0
-"""Choices that the hand-set value of one weight is worth."""
-SMOOTH = 100.0
+LEVEL = 20.0
+"""Choices that the hand-set mean of a line is worth."""
+SHRINK = 200.0
+"""Choices that the hand-set shape of a line is worth, per weight."""
+SMOOTH = 300.0
 """Choices that it is worth that neighbouring weights deviate alike."""
 TIE = 30.0
 """Choices that it is worth that weights of young and old deviate alike, where takers are many."""
 MANY = 16.0
 """Takers at which half of `TIE` holds."""
-ITERATIONS = 100
+APPEAL = 1.0
+"""Choices that it is worth that a bundle has no appeal of its own."""
+ITERATIONS = 60
 
 
 def by_knot(old: npt.ArrayLike, young: npt.ArrayLike | None = None) -> Curve:
@@ -92,35 +101,37 @@ def learn(
     popularity: Indices,
     youth: Numbers,
     prior: Mapping[str, Curve],
+    stand_ins: npt.NDArray[np.bool_],
+    level: float = LEVEL,
     shrink: float = SHRINK,
     smooth: float = SMOOTH,
     tie: float = TIE,
 ) -> dict[str, Curve]:
     """Curves of all parts, in the order of `prior`, whose last entry is the bias: see the module's text.
 
-    `popularity` and `youth` (n_bundles,) are the evidence in the data that the parts were computed from.
-    Without a single choice the prior comes back as it is.
+    `popularity` and `youth` (n_bundles,) are the evidence in the data that the parts were computed from;
+    the bundles of the mask `stand_ins` have an appeal of their own. Without a single choice the prior comes
+    back as it is.
     """
     counts = next(iter(prior.values())).counts
     expected = np.stack([np.concatenate([curve.old, curve.young]) for curve in prior.values()])
-    problem = _Problem.of(choices, *spread(counts, popularity, youth), 2 * len(counts))
+    problem = _Problem.of(choices, *spread(counts, popularity, youth), 2 * len(counts), stand_ins)
     if problem is None:
         return dict(prior)
-    springs = _springs(counts, shrink, smooth, tie)
+    springs = _springs(counts, level, shrink, smooth, tie)
     scales = problem.scales[:, None]
 
     def objective(flat: Numbers) -> tuple[float, Numbers]:
-        moved = flat.reshape(expected.shape)
-        value, gradient = problem.loss((expected + moved / scales).ravel())
+        moved, appeals = flat[: expected.size].reshape(expected.shape), flat[expected.size :]
+        value, by_curves, by_appeals = problem.loss((expected + moved / scales).ravel(), appeals)
         pulled = moved @ springs
-        return value + 0.5 * float((pulled * moved).sum()), (
-            gradient.reshape(expected.shape) / scales + pulled
-        ).ravel()
+        energy = 0.5 * float((pulled * moved).sum() + APPEAL * appeals @ appeals)
+        gradient = by_curves.reshape(expected.shape) / scales + pulled
+        return value + energy, np.concatenate([gradient.ravel(), by_appeals + APPEAL * appeals])
 
-    found = optimize.minimize(
-        objective, np.zeros(expected.size), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
-    )
-    values = expected + found.x.reshape(expected.shape) / scales
+    start = np.zeros(expected.size + int(stand_ins.sum()))
+    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    values = expected + found.x[: expected.size].reshape(expected.shape) / scales
     half = len(counts)
     return {name: Curve(counts, line[:half], line[half:]) for name, line in zip(prior, values, strict=True)}
 
@@ -143,11 +154,12 @@ def spread(counts: Numbers, popularity: Indices, youth: Numbers) -> tuple[Indice
     )
 
 
-def _springs(counts: Numbers, shrink: float, smooth: float, tie: float) -> Numbers:
+def _springs(counts: Numbers, level: float, shrink: float, smooth: float, tie: float) -> Numbers:
     """The quadratic form (2 * n_knots, 2 * n_knots) that pulls deviations to zero and to each other."""
     n = len(counts)
     steps = np.diff(np.eye(n), axis=0)
-    along = shrink * np.eye(n) + smooth * steps.T @ steps
+    mean = np.full((n, n), 1 / n)
+    along = level * mean + shrink * (np.eye(n) - mean) + smooth * steps.T @ steps
     across = np.diag(tie * counts / (counts + MANY))
     return np.block([[along + across, -across], [-across, along + across]])
 
@@ -166,9 +178,15 @@ class _Problem:
     per_user: Numbers
     scales: Numbers
     """Spread of every part, 1 for the bias, so that a spring pulls all parts alike."""
+    entries: Indices
+    """Entries whose bundle has an appeal of its own."""
+    whose: Indices
+    """Which appeal that is."""
 
     @staticmethod
-    def of(choices: Choices, knots: Indices, shares: Floats, width: int) -> _Problem | None:
+    def of(
+        choices: Choices, knots: Indices, shares: Floats, width: int, stand_ins: npt.NDArray[np.bool_]
+    ) -> _Problem | None:
         took = choices.taken > 0
         rows = np.flatnonzero(took.any(axis=1))
         if not len(rows):
@@ -187,17 +205,22 @@ class _Problem:
             weights,
             np.add.reduceat(weights, starts),
             scales,
+            np.flatnonzero(stand_ins[bundles]),
+            (np.cumsum(stand_ins) - 1)[bundles[stand_ins[bundles]]],
         )
 
-    def loss(self, numbers: Numbers) -> tuple[float, Numbers]:
-        """Negative log likelihood and its gradient."""
+    def loss(self, numbers: Numbers, appeals: Numbers) -> tuple[float, Numbers, Numbers]:
+        """Negative log likelihood and its gradients by the numbers and by the appeals."""
         scores = (self.design @ numbers.astype(np.float32)).astype(np.float64)
+        scores[self.entries] += appeals[self.whose]
         best = np.maximum.reduceat(scores, self.starts)
         odds = np.exp(scores - best[self.user])
         total = np.add.reduceat(odds, self.starts)
         value = float(self.per_user @ (best + np.log(total)) - self.weights @ scores)
         surplus = odds * (self.per_user / total)[self.user] - self.weights
-        return value, np.asarray(self.design.T @ surplus.astype(np.float32), dtype=np.float64)
+        by_curves = np.asarray(self.design.T @ surplus.astype(np.float32), dtype=np.float64)
+        by_appeals = np.bincount(self.whose, surplus[self.entries], minlength=len(appeals))
+        return value, by_curves, by_appeals.astype(np.float64)
 
 
 def _design(parts: Floats, knots: Indices, shares: Floats, width: int) -> sparse.csr_array:

@@ -17,14 +17,19 @@ in for young ones with no or few takers, some interactions are held out, the sam
 rest for a few epochs (`rehearsal`), and the curves are those that would have found what was held out. They
 start from, and with few data stay at, hand-set ones: history counts more the more is known, items less.
 
-**Youth.** Where the data tell since when a bundle is on offer, its youth is 1 / (1 + (age / young_days)^2):
-1 at its launch, one half at `young_days`. Without times nobody can tell young from unwanted; then youth is
-2^-n for a bundle taken n times: one that nobody took counts as young.
+**Youth.** Where the data tell since when a bundle is on offer, its youth is 1 / (1 + (age / young_days)^2): 1
+at its launch, one half at `young_days`. Where they tell how often it was shown, the same with showings in the
+place of days, and with as many as `FADE` takers take on average in the place of `young_days`; the smaller of
+the two counts. Without either nobody can tell young from unwanted one by one, only in numbers: if a third of
+the history were missing, chance would leave so many of the taken bundles untaken. As far as there are more
+untaken ones than that, they count as young (`share_by_chance`). One that was taken n times has 2^-n of that.
 
-**The knob** is `welcome` (`welcome.py`): how many places in the lists new bundles get, as a multiple of
-their fair share. 0 hides new bundles, 1 treats them as the known, more favours them; its effect fades with
-evidence. Negatives are drawn among bundles with history only, so that a new one is not trained downwards
-before it had a chance.
+**The knob** is `welcome` (`welcome.py`): how many places in the lists new bundles get, as a multiple of their
+fair share. 0 hides new bundles, 1 treats them as the known, more favours them; its effect fades with
+evidence. However well they suit a user, one list holds at most `welcome` times the share that young bundles
+have of the catalogue, or `welcome` times a twelfth where they are few: a third of it as the knob stands.
+Negatives are drawn among bundles with history only, so that a new one is not trained downwards before it had
+a chance.
 """
 
 from __future__ import annotations
@@ -65,6 +70,10 @@ LEARNERS, JUDGES, AT_ONCE = 2000, 600, 64
 """Users from whose choices curves are learned, in whose lists places are counted, and scored at a time."""
 HEAD = 100
 """Candidates that stand to choice for a user among the established bundles, and as many among the young."""
+FEW = 1 / 12
+"""What young bundles count as in the shares of lists where they are a smaller part of the catalogue."""
+SACRIFICE = 0.25
+"""How much of what is found of established bundles validation may give up for young ones."""
 FADE = 8.0
 """Takers at which half of what youth changes by hand is gone."""
 FADING = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
@@ -80,7 +89,7 @@ class EmberConfig(CrossCBRConfig):
         "warm", description="draw negatives from all bundles, or from those with training interactions"
     )
     welcome: float = Field(
-        2.0, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
+        4.0, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
     )
     young_days: float = Field(
         90.0,
@@ -201,8 +210,14 @@ class Ember(CrossCBR):
     def served(self) -> Served:
         found = self._served(self._curves())
         lines = tuple(tuple(line) for line in self.lines.tolist())
-        knob = Knob(float(self.knobs[0]), WELCOMES, COUNTS, lines, MEANING)
+        knob = Knob(float(self.knobs[0]), WELCOMES, COUNTS, lines, self._shares(), MEANING)
         return replace(found, knobs={"welcome": knob}).turned(welcome=knob.value)
+
+    def _shares(self) -> tuple[float, ...]:
+        """Of one list young bundles fill at most `welcome` times their share of the catalogue; where they are
+        few, `welcome` times `FEW`."""
+        share = max(float(self.youth.mean()), FEW)
+        return tuple(min(welcome * share, 1.0) for welcome in WELCOMES)
 
     def _served(self, curves: Mapping[str, Curve], relations: Relations | None = None) -> Served:
         """With these curves and no knob; with other relations, overlaps are those of what they say."""
@@ -244,7 +259,7 @@ class Ember(CrossCBR):
         youth = np.maximum(self.youth.cpu().numpy(), young)
         excluded = self.data.popularity == 0  # nobody could have taken it
         choices = self._choices(inner, youth, excluded, rng)
-        curves = learn(choices, taken, youth, self._prior())
+        curves = learn(choices, taken, youth, self._prior(), young)
         self.curves.copy_(torch.from_numpy(_numbers(curves)))
         users = rng.permutation(np.flatnonzero(np.diff(apart.kept.user_bundle.indptr)))[:JUDGES]
         if not len(users):
@@ -309,16 +324,14 @@ class Ember(CrossCBR):
         # Values between those that were measured too: another costs one more ranking of the same scores.
         between = [(low + high) / 2 for low, high in pairwise(WELCOMES[:-1])]
         values = sorted({*WELCOMES, *between})
-        bias = [self._bias(served, welcome) for welcome in values]
-        found = validate.shifted(served, np.stack(bias) - self._bias(served, 1.0))
-        best = max(range(len(found)), key=lambda place: sum(found[place].values()))
+        found = validate.turned(served, "welcome", values)
+        # How many takers of young bundles are held out is an accident of the division; what is not young must
+        # not pay for it beyond a limit.
+        kept = np.array([one.pop("established", 0.0) for one in found])
+        allowed = np.flatnonzero(kept >= (1 - SACRIFICE) * kept.max())
+        best = max(allowed.tolist(), key=lambda place: sum(found[place].values()))
         self.knobs[0] = values[best]
         return found[best]
-
-    @staticmethod
-    def _bias(served: Served, welcome: float) -> FloatArray:
-        bundles = served.bundles
-        return served.knobs["welcome"].turned("welcome", welcome).curve.at(bundles.taken, bundles.youth)
 
 
 def _numbers(curves: Mapping[str, Curve]) -> Numbers:
@@ -328,8 +341,21 @@ def _numbers(curves: Mapping[str, Curve]) -> Numbers:
 
 def youth_of(data: BundleData, young_days: float) -> Numbers:
     """(n_bundles,) how young each bundle is, from 1 to 0: see the module's text."""
-    by_age = 1 / (1 + (data.age_days / max(young_days, 1e-9)) ** 2)
-    return np.where(np.isnan(by_age), 2.0 ** -np.minimum(data.popularity, 60), by_age)
+    found = 1 / (1 + (data.age_days / max(young_days, 1e-9)) ** 2)
+    shown = data.exposure
+    if shown is not None:
+        per_taker = shown.sum() / max(data.user_bundle.nnz, 1)
+        found = np.fmin(found, 1 / (1 + (shown / max(FADE * per_taker, 1e-9)) ** 2))
+    unknown = (1 - share_by_chance(data.popularity) ** 4) * 2.0 ** -np.minimum(data.popularity, 60)
+    return np.where(np.isnan(found), unknown, found)
+
+
+def share_by_chance(popularity: Indices) -> float:
+    """How many of the untaken bundles, from 0 to 1, chance explains: as many of the taken ones would be
+    untaken if each interaction had been missed with a probability of one third."""
+    untaken = int((popularity == 0).sum())
+    by_chance = float((3.0 ** -np.minimum(popularity[popularity > 0], 60)).sum())
+    return min(by_chance / untaken, 1.0) if untaken else 1.0
 
 
 def _sum(parts: FloatArray, curves: Mapping[str, Curve], taken: Indices, youth: Numbers) -> FloatArray:

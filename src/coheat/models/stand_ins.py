@@ -7,8 +7,10 @@ takers are held out. Some are thinned: they keep 1, 2, 4, 8 or 16 takers, the ea
 dated, and the rest is held out. Of the other interactions a tenth is held out as well: they tell what finds
 the takers of an established bundle.
 
-Nothing outside of the training part is looked at, and no bundle stands in for new ones because it is popular:
-of ordinary bundles, most are not, and a bundle launched tomorrow is an ordinary one.
+Nothing outside of the training part is looked at. Only bundles with some success stand in: those, from the
+most popular down, that make two thirds of all interactions (`BUSINESS`). Of a bundle that two people took,
+one or two are left to hold out, and nothing can be learned from them; and what is lost when a new bundle is
+not shown is lost on the bundles that people want.
 
 Where taking a bundle also puts its items among the user's, held-out interactions would give themselves away,
 and "the user has all of it" would seem to find everything. There, what only the held-out bundles of a user
@@ -25,12 +27,14 @@ from scipy import sparse
 
 from coheat.data.dataset import BundleData, Indices, Sparse, pairs, relation
 
+BUSINESS = 2 / 3
+"""Share of all interactions that the bundles have which may stand in."""
 LEVELS = (1, 2, 4, 8, 16)
 """How many takers a thinned bundle may keep: each step doubles what is known of it."""
-NEW = 0.08
-"""Share of the bundles with takers that stand in for new ones."""
-THINNED = 0.12
-"""Share of the bundles with two takers and more that stand in for young ones with some."""
+NEW = 0.12
+"""Share of these bundles that stand in for new ones."""
+THINNED = 0.18
+"""Share of these bundles, if with two takers and more, that stand in for young ones with some."""
 INTERACTIONS = 0.1
 """Share of the other bundles' interactions that is held out."""
 BLOCK = 50_000
@@ -64,8 +68,9 @@ def divide(
     users, columns = pairs(data.user_bundle)
     popularity = data.popularity
     keep = popularity.copy()
-    keep[_spread_over_popularity(np.flatnonzero(popularity), popularity, new, rng)] = 0
-    rest = np.flatnonzero((popularity > 1) & (keep > 0))
+    wanted = np.flatnonzero(popularity >= least_takers(popularity))
+    keep[_spread_over_popularity(wanted, popularity, new, rng)] = 0
+    rest = wanted[(popularity[wanted] > 1) & (keep[wanted] > 0)]
     chosen = _spread_over_popularity(rest, popularity, min(thinned / (1 - new), 1.0), rng)
     possible = np.searchsorted(LEVELS, popularity[chosen], side="left")  # levels below the number of takers
     keep[chosen] = np.array(LEVELS)[rng.integers(0, possible)]
@@ -95,6 +100,15 @@ def divide(
     return StandIns(
         replace(data, user_bundle=kept, timestamps=times, user_item=user_item), hidden, is_stand_in
     )
+
+
+def least_takers(popularity: Indices) -> int:
+    """How many takers a bundle must have to stand in: those that have hold `BUSINESS` of all interactions."""
+    taken = np.sort(popularity[popularity > 0])[::-1]
+    if not len(taken):
+        return 1
+    place = int(np.searchsorted(np.cumsum(taken), BUSINESS * taken.sum()))
+    return int(taken[min(place, len(taken) - 1)])
 
 
 def complete_share(data: BundleData) -> float:

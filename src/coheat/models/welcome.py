@@ -34,7 +34,8 @@ LOW = 20.0
 SWEEPS = 4
 """Times that the offset of each group is sought in turn; later ones hardly move any."""
 CREDIBLE = 20.0
-"""Places at which a group's own offset counts as much as the one that all stand-ins share."""
+"""Bundles at which a group's own offset counts as much as the one that all stand-ins share: a group of few is
+ruled by how popular one or two of them happen to be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +43,15 @@ class Contest:
     """The best scores of some users among established bundles and among each group of stand-ins.
 
     `established` (n_users, length) and `groups` (n_groups, n_users, length) are sorted, best first, -inf
-    where there are fewer. A group kept `takers` takers each and deserves a share `fair` of all places.
+    where there are fewer. A group of so many `bundles` kept `takers` takers each and deserves a share `fair`
+    of all places.
     """
 
     established: Floats
     groups: Floats
     takers: Numbers
     fair: Numbers
+    bundles: Indices
 
     @staticmethod
     def of(scores: Floats, is_stand_in: npt.NDArray[np.bool_], kept: Indices, popularity: Indices) -> Contest:
@@ -67,6 +70,7 @@ class Contest:
             np.stack(groups) if groups else np.zeros((0, len(scores), length), dtype=np.float32),
             takers.astype(np.float64),
             np.array(fair, dtype=np.float64),
+            np.array([each.sum() for each in members], dtype=np.int64),
         )
 
     @property
@@ -100,8 +104,7 @@ class Contest:
                 rest = [group + found[k] for k, group in enumerate(self.groups) if k != at]
                 others = _best(np.concatenate([self.established, *rest], axis=1), everybody.shape[1])
                 own = offset_for_share(others, self.groups[at], float(share))
-                places = share * others.size
-                found[at] = shared + (own - shared) * places / (places + CREDIBLE)
+                found[at] = shared + (own - shared) * self.bundles[at] / (self.bundles[at] + CREDIBLE)
         last = self.takers[-1]
         return np.asarray(np.interp(counts, [*self.takers, max(4 * last, 1.0)], [*found, 0.0]))
 

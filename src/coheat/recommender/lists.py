@@ -116,12 +116,13 @@ def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> It
     alone = (together + 8) * np.count_nonzero(asked.chosen.allowed) < together * everything
     columns = asked.columns if alone else NOTHING
     hidden = ~asked.chosen.allowed
+    ration = moment.served.ration(moment.catalogue.bundles)
     memory = [np.empty((0 if alone else min(n, ROWS), everything), np.float32) for _ in range(1 + (n > ROWS))]
 
     def scored(block: Block, scratch: Floats) -> tuple[Block, Scored]:
         parts = (columns, None) if alone else (None, scratch)
         scores = moment.served.score(block.people, moment.catalogue.bundles, *parts)
-        return block, Scored(scores, columns if alone else None, block.seen, hidden)
+        return block, Scored(scores, columns if alone else None, block.seen, hidden, ration)
 
     jobs = (partial(scored, *job) for job in zip(blocks, cycle(memory), strict=False))
     for block, found in ahead(jobs) if n > ROWS else (job() for job in jobs):

@@ -96,7 +96,7 @@ def _plain(part: Any) -> dict[str, Any]:
 
 
 def _knob(stored: dict[str, Any]) -> Knob:
-    lists = {name: tuple(stored[name]) for name in ("values", "counts")}
+    lists = {name: tuple(stored[name]) for name in ("values", "counts", "shares")}
     return Knob(**{**stored, **lists, "lines": tuple(tuple(line) for line in stored["lines"])})
 
 

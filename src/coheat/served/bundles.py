@@ -16,6 +16,10 @@ from coheat.served.overlap import ItemIndex
 from coheat.served.ranking import Floats, Positions
 from coheat.served.relations import NOTHING
 
+YOUNG = 0.5
+"""Youth from which on a bundle counts as young where that is a question of yes or no."""
+FEW_TAKERS = 32
+"""Takers at which a bundle does no longer, however young it is."""
 OVERLAY = 4096
 """Changed rows at which the overlay is merged."""
 
@@ -110,6 +114,12 @@ class Bundles:
 
     def __len__(self) -> int:
         return len(self.taken)
+
+    @property
+    def is_young(self) -> npt.NDArray[np.bool_]:
+        """Young, and not yet taken so often that its youth no longer matters."""
+        young: npt.NDArray[np.bool_] = (self.youth >= YOUNG) & (self.taken < FEW_TAKERS)
+        return young
 
     def only(self, rows: Positions) -> Bundles:
         """These bundles (in order) alone, numbered anew."""

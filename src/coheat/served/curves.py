@@ -58,14 +58,15 @@ class Curve:
 class Knob:
     """A number that may be turned while serving; it adds to the score of young bundles.
 
-    `lines[k]` is what it adds at each of `counts` when it stands at `values[k]` (rising); between them it is
-    interpolated.
+    `lines[k]` is what it adds at each of `counts` when it stands at `values[k]` (rising), and `shares[k]` how
+    much of one list young bundles may fill then; between them both are interpolated.
     """
 
     value: float
     values: tuple[float, ...]
     counts: tuple[float, ...]
     lines: tuple[tuple[float, ...], ...]
+    shares: tuple[float, ...]
     meaning: str
     """What the values mean, for whoever turns it wrongly."""
 
@@ -74,6 +75,11 @@ class Knob:
         """What it adds as it stands."""
         line = [np.interp(self.value, self.values, column) for column in zip(*self.lines, strict=True)]
         return Curve.through(self.counts, np.zeros(len(line)), line)
+
+    @property
+    def share(self) -> float:
+        """How much of one list young bundles may fill, as it stands."""
+        return float(np.interp(self.value, self.values, self.shares))
 
     def turned(self, name: str, value: float) -> Knob:
         if not (np.isfinite(value) and value >= 0):

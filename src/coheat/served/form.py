@@ -11,7 +11,7 @@ a minute ago has evidence 0 and, in the blocks that know items, the vector of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -28,7 +28,7 @@ from coheat.served.curves import Curve, Knob
 from coheat.served.explain import Breakdown, breakdown
 from coheat.served.fold_in import Layers, lookalike
 from coheat.served.overlap import Belongings, ItemIndex, Overlap, in_use
-from coheat.served.ranking import Doubles, Floats, Positions
+from coheat.served.ranking import Doubles, Floats, Positions, Ration
 from coheat.served.relations import Relations
 
 
@@ -149,29 +149,36 @@ class Served:
             terms, divisors = terms[:, columns], divisors[:, columns]
         if self.has_bias:
             found += terms[0]
-        if bundles.index is None:
-            return found
-        everybody = in_use[0](
-            self.overlaps, self.relations, people.rows, people.since, bundles.index, len(bundles)
-        )
-        for place, lines in enumerate(everybody):
-            lines = lines if columns is None else lines[:, columns]
+        for place, lines in self._shared(people.rows, people.since, bundles):
+            lines = lines if columns is None else lines[:, :, columns]
             for overlap, line, weights, size in zip(self.overlaps, lines, terms[1:], divisors, strict=True):
                 part = overlap.measure(line, size)
                 part *= weights
                 found[place] += part
         return found
 
+    def _shared(
+        self, rows: Positions, since: Mapping[int, Belongings], bundles: Bundles
+    ) -> Iterator[tuple[slice, Floats | Doubles]]:
+        """What a few of the people at a time (by place) share with every bundle (overlaps, people, n)."""
+        if bundles.index is None:
+            return
+        start = 0
+        for lines in in_use[0](self.overlaps, self.relations, rows, since, bundles.index, len(bundles)):
+            yield slice(start, start + lines.shape[1]), lines
+            start += lines.shape[1]
+
+    def ration(self, bundles: Bundles) -> Ration | None:
+        """How much of one list the young among these bundles may fill, where that is limited."""
+        share = min((knob.share for knob in self.knobs.values()), default=1.0)
+        return Ration(bundles.is_young, share) if share < 1 else None
+
     def parts(self, users: Positions) -> Floats:
         """The blocks' and overlaps' parts of `scores`, before weighing (parts, len(users), n_bundles)."""
-        assert self.bundles.index is not None or not self.overlaps
         found = np.empty((len(self.blocks) + len(self.overlaps), len(users), len(self.bundles)), np.float32)
         for part, (_, columns) in zip(found, self.columns, strict=False):
             np.matmul(self.users[users][:, columns], self.bundles.plain.base[:, columns].T, out=part)
-        if self.bundles.index is None:
-            return found
-        asked: Any = self.overlaps, self.relations, users, {}, self.bundles.index, len(self.bundles)
-        for place, lines in enumerate(in_use[0](*asked)):
+        for place, lines in self._shared(users, {}, self.bundles):
             for number, (overlap, line) in enumerate(zip(self.overlaps, lines, strict=True)):
                 found[len(self.blocks) + number, place] = overlap.measure(line, self.bundles.divisors[number])
         return found

@@ -54,7 +54,7 @@ class Overlap:
 
     def measure(self, shared: npt.NDArray[Any], divisors: Floats) -> Floats:
         """How overlaps count before the curve's weight; `divisors` are those of their bundles."""
-        return KINDS[self.kind](shared.astype(np.float32) / divisors)
+        return KINDS[self.kind](np.divide(shared, divisors, dtype=np.float32, casting="same_kind"))
 
     def divisors(self, sizes: Positions) -> Floats:
         """What overlaps with bundles of these sizes are divided by, so that they compare."""
@@ -166,16 +166,16 @@ def shared(
     since: Mapping[int, Belongings],
     index: ItemIndex,
     n: int,
-) -> Iterator[Doubles]:
-    """For each of the people in turn what is shared with every bundle (overlaps, n).
+) -> Iterator[Floats | Doubles]:
+    """What the people share with every bundle, a few of them at a time: (overlaps, people, n).
 
-    User by user, so that a row is still at hand from one step to the next.
+    A few, so that these sums are still at hand in the processor's cache when they are used.
     """
     have = Belongings.of_rows(relations, rows, since)
     worth = np.stack([overlap.worth(have.items, have.sizes) for overlap in overlaps])
     ends = np.cumsum(np.bincount(have.owners, minlength=len(rows))).tolist()
     for start, end in pairwise([0, *ends]):
-        yield index.shared(have.items[start:end], worth[:, start:end], n)
+        yield index.shared(have.items[start:end], worth[:, start:end], n)[:, None]
 
 
 in_use = [shared]

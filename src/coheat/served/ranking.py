@@ -135,6 +135,14 @@ class Ranked:
 
 
 @dataclass(frozen=True)
+class Ration:
+    """Of these bundles (a mask over all) one list holds at most this share, as long as there are others."""
+
+    bundles: npt.NDArray[np.bool_]
+    share: float
+
+
+@dataclass(frozen=True)
 class Scored:
     """A block of people, scored: (n, columns), or (n, all bundles) where `columns` is None."""
 
@@ -144,6 +152,7 @@ class Scored:
     """Bundle rows that are not to be listed, and for whom (row of `scores`)."""
     hidden: npt.NDArray[np.bool_]
     """Bundles that are not to be listed for anybody."""
+    ration: Ration | None = None
 
     def of_rows(self, bundles: Positions) -> Floats:
         """Scores of these bundles (n, m), once they are ranked; -inf where one is not to be listed."""
@@ -175,8 +184,28 @@ class Scored:
             inside[inside] = self.columns[places[inside]] == bundles[inside]
             self.scores[people[inside], places[inside]] = -np.inf
         places, counts = rank_rows(self.scores, k)
+        if self.ration is not None:
+            places, counts = self._rationed(places, counts, k, self.ration)
         found = self.scores[np.repeat(np.arange(len(counts)), counts), places]
         return Ranked(places if self.columns is None else self.columns[places], found, counts)
+
+    def _rationed(
+        self, places: Positions, counts: Positions, k: int, ration: Ration
+    ) -> tuple[Positions, Positions]:
+        """These lists, in each no more of the rationed bundles than they may have."""
+        is_rationed = ration.bundles if self.columns is None else ration.bundles[self.columns]
+        most = round(ration.share * k)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        over = np.flatnonzero(np.bincount(owners, is_rationed[places], len(counts)) > most)
+        if not len(over):
+            return places, counts
+        lists = np.split(places, np.cumsum(counts)[:-1])
+        others = best_of_rows(np.where(is_rationed, -np.inf, self.scores[over]), k)
+        for row, other in zip(over.tolist(), others, strict=True):
+            rationed = lists[row][is_rationed[lists[row]]][: max(most, k - len(other))]
+            chosen = np.sort(np.concatenate([rationed, other[: k - len(rationed)]]))
+            lists[row] = _ordered(self.scores[row], chosen, k)
+        return np.concatenate(lists), np.array([len(one) for one in lists], dtype=np.int64)
 
 
 def ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
@@ -191,5 +220,6 @@ def ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
             before, running = running, thread.submit(job)
             if before is not None:
                 yield before.result()
+                before = None  # lets go of what was used before the next but one is made
         if running is not None:
             yield running.result()
