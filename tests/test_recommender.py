@@ -155,7 +155,7 @@ def test_refused_bundles_leave_everything_as_it_was(recommender: Recommender, pl
         ({"fine": [item], "hollow": []}, UnknownIdError, "hollow"),
         ({"fine": [item], known: [item]}, DataError, f"{known}.*taken already"),
         ({"fine": [item], "": [item]}, DataError, "empty"),
-        ({"fine": [item], "text": item}, ConfigError, "'text': give a list of item ids, not one text"),
+        ({"fine": [item], "text": item}, ConfigError, "'text': give a list of item ids, not a single string"),
     ):
         with pytest.raises(error, match=says):
             recommender.check_bundles(bundles)
@@ -200,7 +200,7 @@ def test_bad_questions(recommender: Recommender) -> None:
         recommender.audience()
     with pytest.raises(DataError, match="a user id is empty"):
         recommender.record("", "bundle-0-0")
-    with pytest.raises(DataError, match="a user id is a text; 7 is not"):
+    with pytest.raises(DataError, match="a user id must be a string, not 7"):
         recommender.record(7, "bundle-0-0")  # type: ignore[arg-type]
 
 

@@ -237,7 +237,9 @@ def open_artifact(path: Path) -> Artifact:
     if (path / "model").is_dir():
         return load_artifact(path / "model")
     if (path / "run.json").exists():
-        raise ArtifactError(f"{path}: training is not finished; go on with the same command and --resume")
+        raise ArtifactError(
+            f"{path}: training is not finished; continue it with the same command and --resume"
+        )
     raise ArtifactError(f"{path}: neither a run nor an artifact; a run is what coheat train --out writes")
 
 

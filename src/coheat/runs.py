@@ -104,7 +104,9 @@ class Run:
     def artifact(self) -> Artifact:
         """The trained model; an ArtifactError that says how to go on where training is not done."""
         if not self.finished:
-            raise ArtifactError(f"{self.path}: training is not finished; go on with: {self.resume_command}")
+            raise ArtifactError(
+                f"{self.path}: training is not finished; continue it with: {self.resume_command}"
+            )
         return load_artifact(self.path / "model")
 
     @property
@@ -420,15 +422,15 @@ def _begin(run: Run) -> None:
 
 
 def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
-    """Refuse to write where something is that the user did not say to go on with or to replace."""
+    """Refuse to write where something is that the user did not ask to continue or to replace."""
     if resume and overwrite:
-        raise ConfigError("--resume goes on with a run and --overwrite replaces it; choose one of them")
+        raise ConfigError("--resume continues a run and --overwrite replaces it; choose one of them")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: a file is in the way; choose another --out")
     if (out / RECORD).exists():
         if not (resume or overwrite):
             raise ConfigError(
-                f"{out}: there is a run already; go on with it (--resume) or replace it (--overwrite)"
+                f"{out}: there is already a run; continue it (--resume) or replace it (--overwrite)"
             )
     elif out.exists() and any(map(_is_foreign, out.iterdir())):
         raise ConfigError(f"{out}: not empty and not a run; choose another --out, so that nothing is lost")

@@ -32,7 +32,7 @@ class Evaluation:
     `by_popularity` has, for each group of POPULARITY_GROUPS that has positives, the number of bundles,
     users and positives in it and the recall of these positives, averaged over those users.
     `warm_up` has, for bundles thinned to so many takers and for the others, the number of positives and the
-    share of these that was found, whosever they are.
+    share of these that was found, over all users together.
     `users` (n_users,) and `per_user` (each (n_users,), float64) are for tests of significance.
     """
 

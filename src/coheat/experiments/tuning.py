@@ -169,7 +169,7 @@ class _Search:
             if other:
                 raise ConfigError(
                     f"{self.out}: this study was begun with another {' and '.join(other)}; "
-                    "go on with the same, or choose another --out"
+                    "continue with the same, or choose another --out"
                 )
         elif self.out.exists() and any(self.out.iterdir()):
             raise ConfigError(f"{self.out}: not empty and not a study; choose another --out")

@@ -18,7 +18,7 @@ def check_k(k: int) -> None:
 
 def check_id(name: object, kind: str) -> str:
     if not isinstance(name, str):
-        raise DataError(f"a {kind} id is a text; {name!r} is not")
+        raise DataError(f"a {kind} id must be a string, not {name!r}")
     if not name:
         raise DataError(f"a {kind} id is empty; choose another")
     return name
@@ -27,7 +27,7 @@ def check_id(name: object, kind: str) -> str:
 def check_ids(names: Sequence[str], what: str, advice: str) -> list[str]:
     """A list of ids with at least one, none twice."""
     if isinstance(names, str):
-        raise ConfigError(f"{what} is one text; {advice}")
+        raise ConfigError(f"{what} is a single string; {advice}")
     listed = list(names)
     if not listed:
         raise ConfigError(f"{what} is an empty list; {advice}")
@@ -44,7 +44,7 @@ def item_rows(
     """Rows of a bundle's items, in order; those the model does not know go to `left_out`."""
     bundle = f"bundle {shortened(name)}" if name else "these items"
     if isinstance(items, str):
-        raise ConfigError(f"{bundle}: give a list of item ids, not one text")
+        raise ConfigError(f"{bundle}: give a list of item ids, not a single string")
     distinct = list(dict.fromkeys(items))
     found = list(map(known.index.get, distinct))
     rows = np.array([row for row in found if row is not None], dtype=np.int64)

@@ -84,7 +84,7 @@ class Rows:
         return Rows.of(grown.take(np.arange(n))) if len(changed) > OVERLAY else grown
 
     def only(self, rows: Positions) -> Rows:
-        """These rows (in order) alone, numbered anew."""
+        """These rows (in order) alone, renumbered."""
         if not np.array_equal(rows[: len(self.base)], np.arange(len(self.base))):
             return Rows.of(self.take(rows))
         kept = np.isin(self.changed, rows)
@@ -122,7 +122,7 @@ class Bundles:
         return young
 
     def only(self, rows: Positions) -> Bundles:
-        """These bundles (in order) alone, numbered anew."""
+        """These bundles (in order) alone, renumbered."""
         return Bundles(
             plain=self.plain.only(rows),
             weighed=self.weighed.only(rows),

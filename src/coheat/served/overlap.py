@@ -20,7 +20,7 @@ from coheat.served.ranking import Doubles, Floats, Positions
 from coheat.served.relations import NOTHING, Csr, Relations, by_key
 
 LATE = 1 << 14
-"""Entries beside an index by item at which the index is made anew."""
+"""Entries beside an index by item at which the index is rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ItemIndex:
         return changed if len(late_items) <= LATE else changed._of(*changed._entries())
 
     def only(self, rows: Positions) -> ItemIndex:
-        """These bundles (in order) alone, numbered anew."""
+        """These bundles (in order) alone, renumbered."""
         items, held_by = self._entries()
         kept = np.isin(held_by, rows)
         return self._of(items[kept], np.searchsorted(rows, held_by[kept]))
