@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 
-from coheat.data.dataset import BundleData, csr_of
+from coheat.data.dataset import BundleData
 from coheat.graph import overlap as compiled
-from coheat.served import Curve, Overlap, Relations
+from coheat.served import Csr, Curve, Overlap, Relations
 from coheat.served import overlap as plain
 from coheat.testing import bundle_data
 
 
 def relations_of(data: BundleData) -> Relations:
-    return Relations(*map(csr_of, (data.user_bundle, data.user_item, data.bundle_item)))
+    user_bundle, user_item, bundle_item = (
+        Csr(matrix.indptr, matrix.indices, matrix.shape[1])
+        for matrix in (data.user_bundle, data.user_item, data.bundle_item)
+    )
+    return Relations(user_bundle, user_item, bundle_item)
 
 
 @settings(max_examples=50, deadline=None)
