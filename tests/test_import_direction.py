@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "coheat"
 
 # Modules and packages by step, earliest first; those of one step may import each other.
 STEPS = [
-    {"errors", "config", "rng", "storage", "threads", "ids", "display"},
+    {"errors", "config", "rng", "storage", "reading", "memory_limit", "threads", "ids", "display"},
     {"attributes"},
     {"served"},
     {"data"},

@@ -23,7 +23,8 @@ from coheat.data.sampling import Triples
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError, TrainingError
 from coheat.evaluation import evaluate
-from coheat.memory import MemoryEstimate, available_memory, check_memory, estimate_memory, readable
+from coheat.memory import MemoryEstimate, check_memory, estimate_memory
+from coheat.memory_limit import available_memory, readable
 from coheat.models import MODELS
 from coheat.models.base import FloatArray, Model, ModelConfig, Progress
 from coheat.models.untrained import Untrained
@@ -389,7 +390,7 @@ def test_memory_estimate_counts_what_is_known(planted: Split) -> None:
 
 
 def test_too_little_memory_is_said_with_numbers(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
+    monkeypatch.setenv("COHEAT_MEMORY_LIMIT", "1KB")
     with pytest.raises(TrainingError, match=r"about .* more memory \(gradients .*1 KB is available"):
         check_memory(factorisation(planted.train), planted, 50)
 

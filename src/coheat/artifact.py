@@ -27,6 +27,7 @@ from coheat.attributes import UNDERSTOOD, Attributes
 from coheat.attributes.arrow import from_arrow, table_of
 from coheat.errors import ArtifactError
 from coheat.ids import Vocabulary
+from coheat.reading import build, check_plain, read_parquet
 from coheat.served import Served
 from coheat.storage import map_arrays, read_json, replacing_directory, sha256, write_json
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 INDEX = "artifact.json"
 KINDS = ("user", "bundle", "item")
+REQUIRED = {"served.safetensors", *(f"{kind}s.parquet" for kind in KINDS)}
 ADVICE = "train again, or copy the artifact again from where it came"
 
 
@@ -100,31 +102,40 @@ class Artifact:
     fingerprint: str
     """Differs where anything in it does."""
 
-    def ids(self, kind: str) -> Vocabulary:
-        """The ids of all users, bundles or items, in the order of rows."""
-        return Vocabulary.read(self.directory / f"{kind}s.parquet", kind)
+    def ids(self, kind: str, count: int | None = None) -> Vocabulary:
+        """The ids of all users, bundles or items, in the order of rows; as many as `count`, where given."""
+        return Vocabulary.read(self.directory / f"{kind}s.parquet", kind, count)
 
     def served(self) -> Served:
         """The object that was evaluated; its arrays are mapped from the disk."""
         if self.scores_itself:
             return self.model().served()
-        return Served.from_arrays(map_arrays(self.directory / "served.safetensors"))
+        return self._stored()
+
+    def _stored(self) -> Served:
+        path = self.directory / "served.safetensors"
+        try:
+            return Served.from_arrays(map_arrays(path))
+        except ArtifactError as error:
+            said = str(error).removeprefix(f"{path}: ")
+            raise ArtifactError(f"{path}: {said}; {ADVICE}") from None
 
     def contents(self) -> Contents:
         path = self.directory / "parameters.safetensors"
-        users, bundles, items = map(self.ids, KINDS)
+        served = self.served()
+        users, bundles, items = (
+            self.ids(kind, count) for kind, count in zip(KINDS, _sizes(served), strict=True)
+        )
         parameters = path if path.exists() else None
         about = (self.attributes(ids) for ids in (bundles, items))
-        return Contents(self.served(), users, bundles, items, self.description, parameters, *about)
+        return Contents(served, users, bundles, items, self.description, parameters, *about)
 
     def attributes(self, ids: Vocabulary) -> Attributes:
         """What is said of the bundles or items with these ids."""
-        from pyarrow import parquet
-
         path = self.directory / f"{ids.kind}_attributes.parquet"
         if not path.exists():
             return Attributes()
-        table = parquet.read_table(path)
+        table = read_parquet(path, ArtifactError, len(ids))
         if table.num_rows != len(ids):
             raise ArtifactError(f"{path}: {table.num_rows} rows for {len(ids)} {ids.kind}s; {ADVICE}")
         if len(set(table.column_names)) < table.num_columns:
@@ -138,14 +149,18 @@ class Artifact:
 
     def changes(self) -> Changes:
         path = self.directory / "changes.json"
-        return Changes(**read_json(path)) if path.exists() else Changes()
+        return build(Changes, read_json(path), str(path)) if path.exists() else Changes()
 
     def training_data(self) -> BundleData:
         """The data the model was trained on, as it was."""
         from coheat.data.dataset import BundleData, relation_of
 
-        found = Served.from_arrays(map_arrays(self.directory / "served.safetensors")).relations
-        users, bundles, items = (Vocabulary(self.ids(kind).ids, kind) for kind in KINDS)
+        served = self._stored()
+        found = served.relations
+        users, bundles, items = (
+            Vocabulary(self.ids(kind, count).ids, kind)
+            for kind, count in zip(KINDS, _sizes(served), strict=True)
+        )
         return BundleData(
             users,
             bundles,
@@ -157,6 +172,7 @@ class Artifact:
 
     def model(self) -> Model:
         """The trained model itself, for training on and for models that score themselves."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         from coheat.models import MODELS
@@ -170,7 +186,13 @@ class Artifact:
             )
         config = MODELS[name].Config.create(self.description.config, str(self.directory / INDEX))
         model = MODELS[name](self.training_data(), config, Randomness(self.description.seed))
-        model.load_state_dict(load_file(self.directory / "parameters.safetensors"))
+        path = self.directory / "parameters.safetensors"
+        check_plain(path)
+        try:
+            model.load_state_dict(load_file(path))
+        except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
+            reason = str(error).split("\n")[0][:200]
+            raise ArtifactError(f"{path}: not the parameters of this model ({reason}); {ADVICE}") from None
         return model.eval()
 
 
@@ -258,19 +280,42 @@ def load_artifact(directory: Path) -> Artifact:
     stated = document.pop("sha256", None)
     if stated != _digest(document):
         raise ArtifactError(f"{index}: altered since it was written; {ADVICE}")
-    for name, entry in document["files"].items():
-        _verify(directory / name, entry)
-    return Artifact(directory, Description(**document["description"]), document["scores_itself"], stated)
+    files = document.get("files")
+    if not isinstance(files, dict) or not set(files) >= REQUIRED:
+        raise ArtifactError(f"{index}: does not name its files; {ADVICE}")
+    for name, entry in files.items():
+        if Path(name).name != name:
+            raise ArtifactError(f"{index}: {name!r} is no name of a file in it; {ADVICE}")
+        _verify(directory / name, build(File, entry, f"{index}, {name}"))
+    description = build(Description, document.get("description"), f"{index}, description")
+    if not isinstance(document.get("scores_itself"), bool):
+        raise ArtifactError(f"{index}: does not say whether it scores itself; {ADVICE}")
+    return Artifact(directory, description, document["scores_itself"], stated)
 
 
-def _verify(path: Path, entry: dict[str, Any]) -> None:
-    if not path.is_file():
+@dataclass(frozen=True)
+class File:
+    """What an artifact says of one of its files."""
+
+    bytes: int
+    sha256: str
+
+
+def _verify(path: Path, stated: File) -> None:
+    if not path.exists():
         raise ArtifactError(f"{path}: missing from the artifact; {ADVICE}")
+    check_plain(path)
     size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise ArtifactError(f"{path}: {size} bytes instead of {entry['bytes']}; {ADVICE}")
-    if sha256(path) != entry["sha256"]:
+    if size != stated.bytes:
+        raise ArtifactError(f"{path}: {size} bytes instead of {stated.bytes}; {ADVICE}")
+    if sha256(path) != stated.sha256:
         raise ArtifactError(f"{path}: altered since it was written (its checksum differs); {ADVICE}")
+
+
+def _sizes(served: Served) -> tuple[int, int, int]:
+    """How many users, bundles and items a model has."""
+    relations = served.relations
+    return len(relations.user_bundle), len(relations.bundle_item), relations.bundle_item.n_columns
 
 
 def _digest(document: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from coheat.errors import DataError, UnknownIdError
+from coheat.errors import ArtifactError, DataError, UnknownIdError
+from coheat.reading import read_parquet
 
 STRETCH = 10_000
 
@@ -30,10 +31,13 @@ class Vocabulary:
             raise DataError(f"the {kind} id {twice!r} stands twice in the vocabulary")
 
     @classmethod
-    def read(cls, path: Path, kind: str) -> Self:
-        """From a Parquet file written from a vocabulary; an id becomes a text when it is looked at."""
+    def read(cls, path: Path, kind: str, count: int | None = None) -> Self:
+        """From a Parquet file written from a vocabulary; an id becomes a text when it is looked at.
+
+        With `count`, a file with another number of ids is refused before it is read.
+        """
         found = cls.__new__(cls)
-        found.ids, found.kind = ArrowTexts.read(path), kind
+        found.ids, found.kind = ArrowTexts.read(path, count), kind
         return found
 
     @cached_property
@@ -76,11 +80,27 @@ class ArrowTexts(Sequence[str]):
         self._column = column
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The first column of a Parquet file."""
-        from pyarrow import parquet
+    def read(cls, path: Path, count: int | None = None) -> Self:
+        """The one column of a Parquet file, whose ids are distinct; as many as `count`, where given."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-        return cls(parquet.read_table(path).column(0).combine_chunks())
+        table = read_parquet(path, ArtifactError, count)
+        kind = table.schema.types[0] if table.num_columns == 1 else None
+        kind = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+        if kind != pa.string():
+            raise ArtifactError(f"{path}: not one column of texts, as was written there")
+        # While it is a dictionary, a text that repeats is held once; none is copied before each is known to
+        # stand there once.
+        encoded = table.column(0).unify_dictionaries()
+        codes = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+        n_codes = len(np.unique(np.concatenate(codes))) if codes else 0
+        texts = encoded.cast(pa.string()).combine_chunks() if n_codes == len(encoded) else None
+        if encoded.null_count or texts is None or pc.count_distinct(texts).as_py() != len(texts):
+            raise ArtifactError(f"{path}: some of its ids are missing or stand there twice")
+                if len(texts) and pc.min(pc.binary_length(texts)).as_py() == 0:
+            raise ArtifactError(f"{path}: an id is empty")
+        return cls(texts)
 
     def __len__(self) -> int:
         return len(self._column)

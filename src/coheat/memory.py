@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 
-import psutil
 import torch
 
 from coheat.data.split import Split
 from coheat.errors import TrainingError
+from coheat.memory_limit import memory_limit, readable
 from coheat.models.base import Model
 from coheat.served.ranking import ROWS
-
-_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_USED = Path("/sys/fs/cgroup/memory.current")
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstima
 def check_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
     """The estimate; a TrainingError with its numbers where the machine cannot hold it."""
     estimate = estimate_memory(model, split, batch_size)
-    available = available_memory()
+    available = memory_limit()
     if estimate.total > available:
         raise TrainingError(
             f"training needs about {readable(estimate.total)} more memory ({estimate.describe()}), "
@@ -85,31 +81,9 @@ def explaining_allocation() -> Iterator[None]:
         if not refused:
             raise
         raise TrainingError(
-            f"not enough memory ({readable(available_memory())} available): {str(error).splitlines()[0]}; "
+            f"not enough memory ({readable(memory_limit())} available): {str(error).splitlines()[0]}; "
             "lower embedding_size or batch_size, or use a machine with more memory"
         ) from None
-
-
-def available_memory() -> int:
-    """Bytes this process may still take: the machine's, or the container's where that is less."""
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit, used = _LIMIT.read_text().strip(), int(_USED.read_text())
-    except (OSError, ValueError):
-        return available
-    return min(available, int(limit) - used) if limit.isdigit() else available
-
-
-def readable(size: float) -> str:
-    """
-    >>> readable(34_500_000)
-    '34.5 MB'
-    """
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from coheat.memory import MemoryEstimate, available_memory, readable
+from coheat.memory import MemoryEstimate
+from coheat.memory_limit import memory_limit, readable
 from coheat.models.base import Model
 from coheat.training import Record, Standing, TrainingSettings, Watcher
 
@@ -47,7 +48,7 @@ class ProgressBar(Watcher):
     ) -> None:
         if self.watched and self.show_memory:
             self.console.print(
-                f"memory: about {readable(memory.total)} more of {readable(available_memory())} available "
+                f"memory: about {readable(memory.total)} more of {readable(memory_limit())} available "
                 f"({memory.describe()})",
                 highlight=False,
             )

@@ -10,10 +10,12 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import platform
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coheat.errors import ArtifactError, ConfigError, TrainingError
+from coheat.reading import build, check_plain, parse_object, read_object
 
 WITHOUT_LOCKS = "use Linux, macOS, WSL 2 or the container image (docs/deployment.md)"
 
+DIMENSIONS = 8
 # The element types of the safetensors format that we write and numpy has.
 _DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
@@ -131,17 +135,8 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         aside.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; anything else at that path is an ArtifactError that names it."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: there is no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path}: not valid JSON ({error}); the file was altered or cut off") from None
-    if not isinstance(document, dict):
-        raise ArtifactError(f"{path}: holds JSON, but not the object that was written there")
-    return document
+read_json = read_object
+"""Read a JSON object; anything else at that path is an ArtifactError that names it."""
 
 
 def sha256(path: Path) -> str:
@@ -155,17 +150,34 @@ def map_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
     Several processes that serve the same model so share one copy in memory.
     """
+    check_plain(path)
+    size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
-        if 0 in shape:  # an empty range cannot be mapped
-            arrays[name] = np.zeros(shape, dtype)
-        else:
-            offset = 8 + length + entry["data_offsets"][0]
-            arrays[name] = np.memmap(path, dtype, mode="r", offset=offset, shape=shape)
-    return arrays
+        if length > size - 8:
+            raise ArtifactError(f"{path}: it says that its head is longer than the file; it was cut off")
+        header = parse_object(file.read(length), str(path))
+    header.pop("__metadata__", None)
+    return {name: _mapped(path, name, entry, 8 + length, size) for name, entry in header.items()}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where an array stands in a safetensors file."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def _mapped(path: Path, name: str, entry: object, start: int, size: int) -> npt.NDArray[Any]:
+    where = f"{path}, {name[:60]!r}"
+    found = build(_Entry, entry, where)
+    if found.dtype not in _DTYPES or len(found.shape) > DIMENSIONS or min(found.shape, default=0) < 0:
+        raise ArtifactError(f"{where}: no array of a type and shape that we write")
+    dtype, shape, (first, last) = np.dtype(_DTYPES[found.dtype]), tuple(found.shape), found.data_offsets
+    if first < 0 or last - first != math.prod(shape) * dtype.itemsize or start + last > size:
+        raise ArtifactError(f"{where}: its place in the file does not fit its shape")
+    if 0 in shape:  # an empty range cannot be mapped
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, mode="r", offset=start + first, shape=shape)

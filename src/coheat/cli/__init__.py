@@ -57,11 +57,21 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(
+    version: bool = typer.Option(  # noqa: ARG001
         False, "--version", help="Print the version and stop.", callback=_show_version, is_eager=True
     ),
+    memory_limit: str | None = typer.Option(
+        None,
+        "--memory-limit",
+        metavar="SIZE",
+        envvar="COHEAT_MEMORY_LIMIT",
+        help="Read nothing that would take more memory, such as 4GB; without it, no more than is free.",
+    ),
 ) -> None:
-    pass
+    if memory_limit is not None:
+        from coheat.memory_limit import limit_memory
+
+        limit_memory(memory_limit)
 
 
 def main() -> None:
@@ -73,6 +83,9 @@ def main() -> None:
         app()
     except CoheatError as error:
         problem(str(error))
+        sys.exit(2)
+    except MemoryError:
+        problem("there is not enough memory for it; raise --memory-limit, or use a machine with more")
         sys.exit(2)
     except ModuleNotFoundError as error:
         extra = extra_of(error)

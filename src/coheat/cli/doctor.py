@@ -120,9 +120,9 @@ def _kernels() -> Check:
 
 
 def _memory() -> Check:
-    from coheat.memory import available_memory, readable
+    from coheat.memory_limit import memory_limit, readable
 
-    available = available_memory()
+    available = memory_limit()
     hint = "training Youshu takes about 1 GB; close other programs or use a larger machine"
     return Check("memory", available > 1e9, f"{readable(available)} available", hint)
 

@@ -50,8 +50,9 @@ class CodedIds:
 def encode_ids(column: Column) -> CodedIds:
     """Codes and distinct texts of a column of ids; rows without a usable id are told and get code -1."""
     values = plain(column.values)
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or is_text(values.type)):
-        what = f"{column.name} is of type {values.type}"
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or is_text(kind)):
+        what = f"{column.name} is of type {kind}"
         column.problems.error(column.source, what, INTEGERS_OR_TEXTS)
         return CodedIds(pa.array([], pa.string()), np.full(len(values), -1, dtype=np.int64))
     codes, distinct = _distinct(values)
@@ -76,25 +77,44 @@ def encode_ids(column: Column) -> CodedIds:
 
 def _distinct(values: Any) -> tuple[Indices, Any]:
     """Codes (rows,) and the distinct values of a column; rows without a value get code -1."""
-    chunks = values.dictionary_encode().chunks
+    came_encoded = pa.types.is_dictionary(values.type)
+    chunks = (values.unify_dictionaries() if came_encoded else values.dictionary_encode()).chunks
     if not chunks:
-        return np.zeros(0, dtype=np.int64), pa.array([], values.type)
+        return np.zeros(0, dtype=np.int64), pa.array(
+            [], values.type.value_type if came_encoded else values.type
+        )
     # All chunks of an encoded column share one dictionary.
-    codes = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in chunks]
-    return np.concatenate(codes).astype(np.int64), chunks[-1].dictionary
+    codes = np.concatenate([pc.fill_null(chunk.indices, -1).to_numpy() for chunk in chunks]).astype(np.int64)
+    distinct = chunks[-1].dictionary
+    return _only_used(codes, distinct) if came_encoded else (codes, distinct)
+
+
+def _only_used(codes: Indices, dictionary: Any) -> tuple[Indices, Any]:
+    """Without values that a dictionary from elsewhere holds twice or that no row has; numbered as they
+    appear."""
+    encoded = dictionary.dictionary_encode()
+    codes = np.append(pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64), -1)[codes]
+    used, first = np.unique(codes[codes >= 0], return_index=True)
+    used = used[np.argsort(first)]
+    renumbered = np.full(len(encoded.dictionary) + 1, -1)
+    renumbered[used] = np.arange(len(used))
+    return renumbered[codes], encoded.dictionary.take(pa.array(used))
 
 
 def plain(values: Any) -> Any:
-    """The same column without dictionaries and views."""
+    """The same column without views; a dictionary stays one: what repeats is held once."""
     is_dictionary = pa.types.is_dictionary(values.type)
     kind = values.type.value_type if is_dictionary else values.type
     if pa.types.is_string_view(kind) or pa.types.is_null(kind):
         kind = pa.large_string()
     elif pa.types.is_binary_view(kind):
         kind = pa.large_binary()
-    if is_dictionary:  # pyarrow casts not every kind of dictionary, but looks up in every one
-        chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in values.chunks]
-        return pa.chunked_array(chunks, kind)
+    if is_dictionary:
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int64()), chunk.dictionary.cast(kind))
+            for chunk in values.chunks
+        ]
+        return pa.chunked_array(chunks, pa.dictionary(pa.int64(), kind))
     return values if kind == values.type else values.cast(kind)
 
 
@@ -156,8 +176,14 @@ def _encode_times(column: Column) -> tuple[Indices, npt.NDArray[np.bool_]]:
     """(rows,) Unix seconds, and where there is no value; what is no time is told as an error."""
     hint = "write whole Unix seconds, or times like 2024-05-31T18:00:00"
     values = plain(column.values)
-    seconds, known = _to_seconds(values)
-    missing = values.is_null().to_numpy() | is_blank(values)
+    if pa.types.is_dictionary(values.type):
+        codes, distinct = _distinct(values)
+        seconds, known, missing = _times_of(pa.chunked_array([distinct]))
+        # Position -1, where rows without a value point, is the last.
+        seconds, known = np.append(seconds, 0)[codes], np.append(known, False)[codes]
+        missing = np.append(missing, True)[codes]
+    else:
+        seconds, known, missing = _times_of(values)
     wrong = ~known & ~missing
     if wrong.any():
         first = column.values[int(np.argmax(wrong))].as_py()
@@ -171,6 +197,12 @@ def _encode_times(column: Column) -> tuple[Indices, npt.NDArray[np.bool_]]:
         what = f"{example} lie thousands of years ahead when read as Unix seconds"
         column.problems.warning(column.source, what, "divide milliseconds by 1000", row=row)
     return seconds, missing
+
+
+def _times_of(values: Any) -> tuple[Indices, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Unix seconds of a column, which rows have a valid one, and which have none."""
+    seconds, known = _to_seconds(values)
+    return seconds, known, values.is_null().to_numpy() | is_blank(values)
 
 
 def is_blank(values: Any) -> npt.NDArray[np.bool_]:

@@ -22,14 +22,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from coheat.data import research
 from coheat.data.databases import database_kind, read_table, table_names
 from coheat.data.dataset import BundleData
 from coheat.data.facts import SplitFacts, check_levels, read_facts
 from coheat.data.problems import Problems
-from coheat.data.sources import Source
+from coheat.data.sources import Source, read_parquet_table
 from coheat.data.split import PARTS, Split
 from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN, code_table, world_from_tables
 from coheat.data.text import read_text
@@ -129,6 +128,9 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
     except OSError as error:
         problems.error("", f"reading failed: {error}")
         return None
+    except MemoryError:
+        problems.error("", "there is not enough memory to read it", "raise --memory-limit, or leave out rows")
+        return None
     return None if world is None else Reading(world, facts)
 
 
@@ -218,12 +220,7 @@ def _open(directory: Path, stem: str, problems: Problems, optional: bool = False
         return None
     path = present[0]
     if path.suffix == ".parquet" or path.is_dir():
-        try:
-            return Source(path.name, parquet.read_table(path))
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).split("\n")[0]
-            what = "directory of Parquet files" if path.is_dir() else "Parquet file"
-            problems.error(path.name, f"not a readable {what}: {reason}", "write it again")
-            return None
+        table = read_parquet_table(path, problems)
+        return None if table is None else Source(path.name, table)
     found = read_text(path, "," if ".csv" in path.suffixes else "\t", problems)
     return None if found is None else Source(path.name, found.table, found.show_rows, typed=False)

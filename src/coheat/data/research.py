@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as parquet
 
 from coheat.attributes import Attributes
 from coheat.data.dataset import Moments
 from coheat.data.describing import read_attributes
 from coheat.data.lists import offer_times
 from coheat.data.problems import Problems, counted, places
-from coheat.data.sources import Source
+from coheat.data.sources import Source, read_parquet_table
 from coheat.data.text import read_text
 from coheat.data.world import Evidence, PairRows, World, build_world
 from coheat.ids import Vocabulary
+from coheat.memory_limit import shortage
 
 SIZE_FILE = "*_data_size.txt"
 PART_FILES = {
@@ -37,12 +37,16 @@ PART_FILES = {
     "test": "user_bundle_test.txt",
 }
 UNSPLIT_FILE = "user_bundle.txt"
+LONGEST_SIZES = 1000
+"""Bytes of the file of sizes that are read; three numbers take fewer."""
+BYTES_PER_ID = 300
+"""In memory: the text, its places in a vocabulary, and a row in each of the relations."""
 WHOLE_NUMBER = r"^\s*-?\d{1,18}\s*$"
 
 
 def read_sizes(directory: Path, problems: Problems) -> dict[str, int] | None:
     """Declared numbers of users, bundles and items, by kind."""
-    files = sorted(directory.glob(SIZE_FILE))
+    files = sorted(file for file in directory.glob(SIZE_FILE) if file.is_file())
     if len(files) != 1:
         found = ", ".join(file.name for file in files) or "none"
         problems.error(
@@ -51,9 +55,11 @@ def read_sizes(directory: Path, problems: Problems) -> dict[str, int] | None:
             "it holds one line: the numbers of users, bundles and items, with tabs between them",
         )
         return None
-    words = files[0].read_bytes().split()
-    if len(words) != 3 or not all(word.isdigit() for word in words):
-        text = files[0].read_bytes()[:60].decode("utf-8", "replace")
+    with files[0].open("rb") as file:
+        content = file.read(LONGEST_SIZES)
+    words = content.split()
+    if len(words) != 3 or not all(word.isdigit() and len(word) < 19 for word in words):
+        text = content[:60].decode("utf-8", "replace")
         problems.error(
             files[0].name,
             f"three whole numbers are expected, not {text!r}",
@@ -61,7 +67,12 @@ def read_sizes(directory: Path, problems: Problems) -> dict[str, int] | None:
             row=1,
         )
         return None
-    return {kind: int(word) for kind, word in zip(("user", "bundle", "item"), words, strict=True)}
+    sizes = {kind: int(word) for kind, word in zip(("user", "bundle", "item"), words, strict=True)}
+    if short := shortage(BYTES_PER_ID * sum(sizes.values())):
+        declared = ", ".join(f"{size:,} {kind}s" for kind, size in sizes.items())
+        problems.error(files[0].name, f"{declared}; {short}", "write the numbers that there are", row=1)
+        return None
+    return sizes
 
 
 def read_world(directory: Path, parts: Mapping[str, str], problems: Problems) -> World | None:
@@ -90,8 +101,9 @@ def _described(directory: Path, sizes: Mapping[str, int], problems: Problems) ->
     attributes = {"bundle": Attributes(), "item": Attributes()}
     for kind in attributes:
         path, rows = directory / f"{kind}s.parquet", np.arange(sizes[kind])
-        if path.is_file():
-            source = Source(path.name, parquet.read_table(path))
+        table = read_parquet_table(path, problems) if path.is_file() else None
+        if table is not None and len(table) == len(rows):
+            source = Source(path.name, table)
             if kind == "bundle":
                 times = offer_times(source, rows, len(rows), problems)
             read = {f"{kind}_id", *(times if kind == "bundle" else ())}
@@ -109,9 +121,12 @@ def _names(directory: Path, kind: str, size: int, problems: Problems) -> list[st
     path = directory / f"{kind}s.parquet"
     if not path.is_file():
         return [str(number) for number in range(size)]
+    table = read_parquet_table(path, problems)
+    if table is None:
+        return None
     try:
-        names: list[str] = parquet.read_table(path).column(f"{kind}_id").cast(pa.string()).to_pylist()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+        names: list[str] = table.column(f"{kind}_id").cast(pa.string()).to_pylist()
+    except (pa.ArrowException, KeyError) as error:
         problems.error(path.name, f"no readable table of {kind}_id: {error}", "write it again or delete it")
         return None
     if len(set(names)) != size or len(names) != size or not all(names):

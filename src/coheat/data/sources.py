@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from coheat.data.columns import Column
 from coheat.data.dataset import Indices
 from coheat.data.problems import Problems, ShowRows
+from coheat.errors import DataError
+from coheat.reading import read_parquet
 
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars", " ": "spaces"}
 
@@ -27,6 +30,15 @@ class Source:
     table: Any
     show_rows: ShowRows = count_from_one
     typed: bool = True
+
+
+def read_parquet_table(path: Path, problems: Problems) -> Any | None:
+    """The table in a Parquet file; None, and an error told, where there is none that can be read."""
+    try:
+        return read_parquet(path, DataError)
+    except DataError as error:
+        problems.error(path.name, str(error).removeprefix(f"{path}: "), "write it again")
+        return None
 
 
 def find_column(source: Source, name: str, problems: Problems) -> Column | None:

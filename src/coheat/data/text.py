@@ -17,8 +17,13 @@ import pyarrow.csv as csv
 
 from coheat.data.dataset import Indices
 from coheat.data.problems import Problems, counted, places
+from coheat.errors import DataError
+from coheat.memory_limit import shortage
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
+TEXT_FACTOR = 6
+"""Bytes of memory for a byte of text: its columns, its ids' codes, and copies on the way."""
+UNPACKED_AT_ONCE = 1 << 22
 BLOCK = 1 << 22  # bytes that one thread parses at a time; no line may be longer
 
 
@@ -66,6 +71,9 @@ def read_text(
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         problems.error(path.name, f"not a readable gzip file: {error}", "compress it again")
         return None
+    except DataError as error:
+        problems.error(path.name, str(error), "raise --memory-limit, or divide the file")
+        return None
     cell = column_type or pa.string()
     if not content.strip():
         if names is None:
@@ -108,9 +116,22 @@ def read_text(
 
 
 def file_content(path: Path) -> bytes:
-    """The bytes of a file; what is compressed (.gz) is unpacked."""
-    content = path.read_bytes()
-    return gzip.decompress(content) if path.suffix == ".gz" else content
+    """The bytes of a file; what is compressed (.gz) is unpacked, as far as there is memory for it."""
+    if path.suffix != ".gz":
+        _check_fits(path.stat().st_size)
+        return path.read_bytes()
+    parts, size = [], 0
+    with gzip.open(path) as file:
+        while part := file.read(UNPACKED_AT_ONCE):
+            size += len(part)
+            _check_fits(size)
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _check_fits(size: int) -> None:
+    if short := shortage(TEXT_FACTOR * size):
+        raise DataError(f"{size:,} bytes of text or more; {short}")
 
 
 def _utf8(path: Path, problems: Problems) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from coheat.reading import build, parse_object
+from coheat.served import checks
 from coheat.served.blocks import Block
 from coheat.served.curves import Curve, Knob
 from coheat.served.fold_in import Layers
@@ -56,29 +58,44 @@ def to_arrays(served: Served) -> dict[str, Array]:
 
 
 def from_arrays(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """What `Served.assemble` takes."""
-    form = json.loads(np.asarray(arrays["form"]).tobytes())
-    columns = {"user_bundle": form["n_bundles"], "user_item": form["n_items"], "bundle_item": form["n_items"]}
-    layers = {name: arrays[f"layers.{name}"] for name in LAYERS if f"layers.{name}" in arrays}
+    """What `Served.assemble` takes, checked (see `checks`)."""
+    text = checks.wanted(arrays, "form", "u", (None,))
+    form = build(checks.Form, parse_object(np.asarray(text).tobytes(), checks.WHERE), checks.WHERE)
+    users, bundles = (checks.wanted(arrays, name, "f", (None, None)) for name in ("users", "bundles"))
+    sizes = {"user": len(users), "bundle": form.n_bundles, "item": form.n_items}
+    shapes = {name: [sizes[kind] for kind in name.split("_")] for name in RELATIONS}
+    relations = Relations(**{name: checks.relation(arrays, name, *shape) for name, shape in shapes.items()})
+    blocks = tuple(_part(Block, one, items=arrays.get(f"items.{one.get('name')}")) for one in form.blocks)
+    overlaps = tuple(
+        _part(Overlap, one, item_weights=arrays.get(f"item_weights.{one.get('name')}"))
+        for one in form.overlaps
+    )
+    checks.check_parts(users.shape[1], relations, blocks, overlaps)
+    for name, vectors, n_rows in (("users", users, len(users)), ("bundles", bundles, form.n_bundles)):
+        checks.check_array(vectors, name, (n_rows, users.shape[1]))
+    youth = checks.wanted(arrays, "youth", "f", (form.n_bundles,))
+    checks.check_finite("youth", youth)
+    found = {name: arrays[f"layers.{name}"] for name in LAYERS if f"layers.{name}" in arrays}
+    layers = None
+    if found:
+        for name in LAYERS:
+            checks.wanted(arrays, f"layers.{name}", "f", (None, None, None))
+        layers = Layers(**found, normalise=bool(form.normalise))
+        checks.check_layers(layers, relations, blocks)
     return {
-        "users": np.asarray(arrays["users"]),
-        "vectors": arrays["bundles"],
-        "relations": Relations(
-            **{n: Csr(arrays[f"{n}.indptr"], arrays[f"{n}.indices"], columns[n]) for n in RELATIONS}
-        ),
-        "is_new": np.asarray(arrays["is_new"]),
-        "youth": np.asarray(arrays["youth"]),
-        "blocks": tuple(
-            Block(**{**_with_curve(one), "items": arrays.get(f"items.{one['name']}")})
-            for one in form["blocks"]
-        ),
-        "overlaps": tuple(
-            Overlap(**{**_with_curve(one), "item_weights": arrays.get(f"item_weights.{one['name']}")})
-            for one in form["overlaps"]
-        ),
-        "bias": Curve.through(**form["bias"]),
-        "knobs": {name: _knob(one) for name, one in form["knobs"].items()},
-        "layers": Layers(**layers, normalise=form["normalise"]) if layers else None,
+        "users": np.asarray(users),
+        "vectors": bundles,
+        "relations": relations,
+        "is_new": np.asarray(checks.wanted(arrays, "is_new", "b", (form.n_bundles,))),
+        "youth": np.asarray(youth),
+        "blocks": blocks,
+        "overlaps": overlaps,
+        "bias": checks.check_curve("bias", _curve(form.bias)),
+        "knobs": {
+            name: checks.check_knob(name, build(Knob, one, f"{checks.WHERE}, knob {name!r}"))
+            for name, one in form.knobs.items()
+        },
+        "layers": layers,
     }
 
 
@@ -95,10 +112,23 @@ def _plain(part: Any) -> dict[str, Any]:
     return found
 
 
-def _knob(stored: dict[str, Any]) -> Knob:
-    lists = {name: tuple(stored[name]) for name in ("values", "counts", "shares")}
-    return Knob(**{**stored, **lists, "lines": tuple(tuple(line) for line in stored["lines"])})
+Part = TypeVar("Part", Block, Overlap)
 
 
-def _with_curve(stored: dict[str, Any]) -> dict[str, Any]:
-    return {**stored, "curve": Curve.through(**stored["curve"])}
+def _part(kind: type[Part], stored: dict[str, Any], **arrays: Array | None) -> Part:
+    where = f"{checks.WHERE}, {str(stored.get('name'))[:60]!r}"
+    return build(kind, stored, where, **arrays, curve=_curve(stored.get("curve")))
+
+
+def _curve(stored: object) -> Curve:
+    lines = build(_Lines, stored, f"{checks.WHERE}, a curve")
+    return Curve.through(lines.counts, lines.old, lines.young)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A curve as JSON holds it."""
+
+    counts: list[float]
+    old: list[float]
+    young: list[float]
