@@ -118,8 +118,16 @@ def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
 class Server:
     """A service in a process of its own, as `coheat serve` starts it, on a free port."""
 
-    def __init__(self, run: Path, *options: str, seconds: float = 60.0, prelude: str = "", **popen: Any):
-        """`prelude` is Python that the process runs first."""
+    def __init__(
+        self,
+        run: Path,
+        *options: str,
+        seconds: float = 60.0,
+        prelude: str = "",
+        wait: bool = True,
+        **popen: Any,
+    ):
+        """`prelude` is Python that the process runs first; without `wait` it need only listen."""
         serve = ["serve", str(run), "--port", "0", "--drain", "0", *options]
         command = [sys.executable, "-c", f"{prelude}\n{START}", *serve]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -127,9 +135,9 @@ class Server:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, **popen
         )
-        self.port = self._port(seconds)
+        self.port = self._port(seconds, wait)
 
-    def _port(self, seconds: float) -> int:
+    def _port(self, seconds: float, wait: bool) -> int:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r":(\d+)", line)
@@ -139,7 +147,7 @@ class Server:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             try:
-                if self.ask("GET", "/health/ready")[0] == 200:
+                if self.ask("GET", "/health/ready")[0] == 200 or not wait:
                     return self.port
             except OSError:
                 pass

@@ -98,7 +98,7 @@ class ArrowTexts(Sequence[str]):
         texts = encoded.cast(pa.string()).combine_chunks() if n_codes == len(encoded) else None
         if encoded.null_count or texts is None or pc.count_distinct(texts).as_py() != len(texts):
             raise ArtifactError(f"{path}: some of its ids are missing or stand there twice")
-                if len(texts) and pc.min(pc.binary_length(texts)).as_py() == 0:
+        if len(texts) and pc.min(pc.binary_length(texts)).as_py() == 0:
             raise ArtifactError(f"{path}: an id is empty")
         return cls(texts)
 

@@ -227,6 +227,20 @@ def test_a_damaged_database_is_refused_and_left_as_it_is(stored: Path) -> None:
         stored.with_name("store.sqlite-wal").unlink(missing_ok=True)
 
 
+def test_a_process_that_ends_without_closing_leaves_a_whole_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    leave = "import sys, pathlib; from coheat.service.sqlite_store import SqliteStore\n"
+    leave += "store = SqliteStore(pathlib.Path(sys.argv[1])); store.put_bundle('a', ['item'], None); 1 / 0"
+    done = subprocess.run(
+        [sys.executable, "-c", leave, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "ZeroDivisionError" in done.stderr
+    store = SqliteStore(path)
+    assert [change.bundle_id for change in store.bundles()] == ["a"]
+    store.close()
+    store.close()  # again, it does nothing
+
+
 def test_a_single_altered_letter_is_noticed(stored: Path) -> None:
     content = stored.read_bytes()
     assert content.count(b'["item 7"') == 1

@@ -118,6 +118,12 @@ def plain(values: Any) -> Any:
     return values if kind == values.type else values.cast(kind)
 
 
+def dense(values: Any) -> Any:
+    """The same column in one piece, without dictionaries and views."""
+    found = plain(values).combine_chunks()
+    return found.dictionary.take(found.indices) if pa.types.is_dictionary(found.type) else found
+
+
 def is_text(kind: Any) -> bool:
     """Whether it is text, or bytes: some programs write text as bytes into Parquet."""
     types = pa.types

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from coheat.attributes import UNDERSTOOD, Attributes, Kind
 from coheat.attributes import Column as Attribute
-from coheat.data.columns import Column, encode_offer_times, is_blank, is_text, plain
+from coheat.data.columns import Column, dense, encode_offer_times, is_blank, is_text
 from coheat.data.dataset import Indices
 from coheat.data.problems import Problems, counted
 from coheat.data.sources import Source, find_column
@@ -58,7 +58,7 @@ def encode_attribute(column: Column, typed: bool = True) -> Attribute | None:
 
     Where columns are not `typed`, texts that are all written like numbers are numbers.
     """
-    values = plain(column.values).combine_chunks()
+    values = dense(column.values)
     kind = UNDERSTOOD.get(column.name) or _kind(values, typed)
     if kind is None:
         what = f"the column {column.name} of type {values.type} is not kept"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from coheat.artifact import Changes, open_artifact, save_artifact
 from coheat.attributes import Value, Where
@@ -31,7 +33,9 @@ from coheat.recommender.explaining import explanation
 from coheat.recommender.known import Moment
 from coheat.recommender.rules import Rules, arrangement
 from coheat.recommender.shop import Shop
+from coheat.recommender.taken import Pairs
 from coheat.served.ranking import Floats, Positions, best
+from coheat.served.relations import NOTHING
 
 
 class Recommender(Shop):
@@ -312,28 +316,44 @@ class Recommender(Shop):
 
     def record_many(self, pairs: Iterable[tuple[str, str]]) -> list[Recorded]:
         """`record` for many pairs at once; where one is refused, none is recorded."""
-        with self._lock:
-            catalogue, taken = self._catalogue, self._taken
-            known = [(check_id(user, "user"), bundle, catalogue.row(bundle)) for user, bundle in pairs]
-            rows = np.array([row for _, _, row in known], dtype=np.int64)
-            trained = taken.in_training([user for user, _, _ in known], rows, catalogue)
-            counted = [
-                not before and taken.add(user, bundle)
-                for (user, bundle, _), before in zip(known, trained.tolist(), strict=True)
-            ]
-            popularity = catalogue.bundles.taken.copy()
-            np.add.at(popularity, rows[counted], 1)
-            changed = {row: bundle for (_, bundle, row), new in zip(known, counted, strict=True) if new}
-            if changed:
-                moving = np.array(sorted(changed), dtype=np.int64)
-                takers = [taken.known_rows(taken.by_bundle[changed[row]]) for row in moving.tolist()]
-                moved = self._served.recorded(catalogue.bundles, moving, popularity[moving], takers)
-                self._catalogue = catalogue = replace(catalogue, bundles=moved)
-        weights = {row: catalogue.history_weight(row) for row in set(rows.tolist())}
+        found = Pairs.of(pairs)
+        counted, rows = self.record_pairs(found)
+        catalogue = self._catalogue
+        weights = [catalogue.history_weight(row) for row in rows.tolist()]
+        popularity = catalogue.bundles.taken[rows].tolist()
+        columns = zip(found.users.tolist(), found.bundles.tolist(), counted.tolist(), strict=True)
         return [
-            Recorded(user, bundle, new, int(popularity[row]), weights[row])
-            for (user, bundle, row), new in zip(known, counted, strict=True)
+            Recorded(found.user_ids[user], found.bundle_ids[bundle], new, popularity[bundle], weights[bundle])
+            for user, bundle, new in columns
         ]
+
+    def record_pairs(self, pairs: Pairs) -> tuple[npt.NDArray[np.bool_], Positions]:
+        """The same for millions: which of the pairs are new, and the row of each of `pairs.bundle_ids`."""
+        with self._lock:
+            catalogue = self._catalogue
+            for user in pairs.user_ids:
+                check_id(user, "user")
+            rows = np.array([catalogue.row(bundle) for bundle in pairs.bundle_ids], dtype=np.int64)
+            counted = self._taken.add(pairs, rows[pairs.bundles], catalogue)
+            more = np.bincount(pairs.bundles[counted], minlength=len(rows))
+            self._move(dict(zip(rows.tolist(), more.tolist(), strict=True)))
+        return counted, rows
+
+    def _move(self, more: Mapping[int, int]) -> None:
+        """Further along their curves: so many more (or fewer) took these bundles, by row."""
+        catalogue, taken = self._catalogue, self._taken
+        moving = np.array(sorted(row for row, count in more.items() if count), dtype=np.int64)
+        if not len(moving):
+            return
+        changes = np.array([more[row] for row in moving.tolist()], dtype=np.int64)
+        popularity = catalogue.bundles.taken[moving] + changes
+        needs_takers = catalogue.bundles.is_new[moving] & (self._served.layers is not None)
+        takers = [
+            taken.known_rows(taken.by_bundle.get(catalogue.ids[row], ())) if needed else NOTHING
+            for row, needed in zip(moving.tolist(), needs_takers.tolist(), strict=True)
+        ]
+        moved = self._served.recorded(catalogue.bundles, moving, popularity, takers)
+        self._catalogue = replace(catalogue, bundles=moved)
 
     def withdraw_many(self, pairs: Iterable[tuple[str, str]]) -> int:
         """Take back what was recorded of these users and bundles; how many pairs that were.
@@ -343,18 +363,11 @@ class Recommender(Shop):
         with self._lock:
             catalogue, taken = self._catalogue, self._taken
             gone = [
-                (row, bundle)
+                row
                 for user, bundle in pairs
                 if (row := catalogue.find(bundle)) is not None and taken.discard(user, bundle)
             ]
-            if gone:
-                changed = dict(gone)
-                popularity = catalogue.bundles.taken.copy()
-                np.subtract.at(popularity, [row for row, _ in gone], 1)
-                moving = np.array(sorted(changed), dtype=np.int64)
-                takers = [taken.known_rows(taken.by_bundle.get(changed[row], ())) for row in moving.tolist()]
-                moved = self._served.recorded(catalogue.bundles, moving, popularity[moving], takers)
-                self._catalogue = replace(catalogue, bundles=moved)
+            self._move({row: -count for row, count in Counter(gone).items()})
             return len(gone)
 
     def check_bundles(

@@ -124,7 +124,9 @@ class Shop:
     def user(self, user: str) -> UserInfo:
         """What is known of a user now; of an unknown one only what was recorded."""
         catalogue = self._catalogue
-        recorded = [name for name in self._taken.by_user.get(user, ()) if catalogue.find(name) is not None]
+        recorded = [
+            name for name in tuple(self._taken.by_user.get(user, ())) if catalogue.find(name) is not None
+        ]
         row = self._users.index.get(user)
         if row is None:
             return UserInfo(user, False, [], [], recorded)

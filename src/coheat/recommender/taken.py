@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +17,42 @@ from coheat.served.ranking import Positions
 from coheat.served.relations import NOTHING
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Users and bundles, pair by pair, as places in lists of their distinct ids."""
+
+    user_ids: Sequence[str]
+    bundle_ids: Sequence[str]
+    users: Positions
+    bundles: Positions
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @staticmethod
+    def of(pairs: Iterable[tuple[str, str]]) -> Pairs:
+        users, bundles = Codes(), Codes()
+        codes = [(users[user], bundles[bundle]) for user, bundle in pairs]
+        columns = np.array(codes, dtype=np.int64).reshape(-1, 2)
+        return Pairs(list(users), list(bundles), columns[:, 0], columns[:, 1])
+
+
+class Codes(dict[str, int]):
+    """Numbers for texts, in the order of their first appearance."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return len(self) - 1
+
+
 class Taken:
-    """Lists only grow (forgetting puts new lists in place), so readers need no lock."""
+    """What is read of it is copied at once (`tuple`), so readers need no lock."""
 
     def __init__(self, trained: Csr, users: Vocabulary):
         self.trained, self.users = trained, users
-        self.by_user: dict[str, list[str]] = {}
+        self.by_user: dict[str, dict[str, None]] = {}
+        """By user: the bundles, in the order of recording (a dictionary is a set that has an order)."""
         self.by_bundle: dict[str, list[str]] = {}
-        self._pairs: set[tuple[str, str]] = set()
 
     def rows_of(self, user: str, catalogue: Catalogue) -> Positions:
         """Rows of the bundles that this user took, now or in training."""
@@ -72,11 +102,9 @@ class Taken:
         """Rows of users in training, -1 for those who were not."""
         return np.array([self.users.index.get(name, -1) for name in tuple(names)], dtype=np.int64)
 
-    def in_training(
-        self, users: Sequence[str], rows: Positions, catalogue: Catalogue
-    ) -> npt.NDArray[np.bool_]:
-        """For each pair of a user and a bundle's row: whether the one took the other in training."""
-        people = self.known_rows(users)
+    def in_training(self, people: Positions, rows: Positions, catalogue: Catalogue) -> npt.NDArray[np.bool_]:
+        """For each pair of a user's row (-1: not in training) and a bundle's: whether the one took the other
+        in training."""
         known = np.flatnonzero((people >= 0) & (rows < catalogue.n_trained))
         found = np.zeros(len(rows), dtype=np.bool_)
         distinct, place = np.unique(people[known], return_inverse=True)
@@ -87,31 +115,56 @@ class Taken:
             found[known] = taken[np.minimum(np.searchsorted(taken, asked), len(taken) - 1)] == asked
         return found
 
-    def add(self, user: str, bundle: str) -> bool:
-        """Whether it was not recorded before."""
-        if (user, bundle) in self._pairs:
-            return False
-        self._pairs.add((user, bundle))
-        self.by_user.setdefault(user, []).append(bundle)
-        self.by_bundle.setdefault(bundle, []).append(user)
-        return True
+    def add(self, pairs: Pairs, rows: Positions, catalogue: Catalogue) -> npt.NDArray[np.bool_]:
+        """Remember who took what; which of the pairs were known neither from training nor from before.
+
+        `rows` are those of the bundles, pair by pair. One sorted pass for each side: there may be millions.
+        """
+        users, bundles = pairs.users, pairs.bundles
+        new = np.zeros(len(pairs), dtype=np.bool_)
+        new[np.unique(users * max(len(pairs.bundle_ids), 1) + bundles, return_index=True)[1]] = True
+        new &= ~self.in_training(self.known_rows(pairs.user_ids)[users], rows, catalogue)
+        before = {
+            code: self.by_user[name] for code, name in enumerate(pairs.user_ids) if name in self.by_user
+        }
+        if before:
+            asked = np.flatnonzero(new & np.isin(users, list(before)))
+            here = zip(users[asked].tolist(), bundles[asked].tolist(), strict=True)
+            new[asked] = [pairs.bundle_ids[bundle] not in before[user] for user, bundle in here]
+        for user, taken in _grouped(users[new], bundles[new], pairs.bundle_ids):
+            self.by_user.setdefault(pairs.user_ids[user], {}).update(dict.fromkeys(taken))
+        for bundle, takers in _grouped(bundles[new], users[new], pairs.user_ids):
+            self.by_bundle.setdefault(pairs.bundle_ids[bundle], []).extend(takers)
+        return new
 
     def discard(self, user: str, bundle: str) -> bool:
         """Whether it was recorded, and now is no more."""
-        if (user, bundle) not in self._pairs:
+        if bundle not in self.by_user.get(user, ()):
             return False
-        self._pairs.discard((user, bundle))
-        for names, key, gone in ((self.by_user, user, bundle), (self.by_bundle, bundle, user)):
-            kept = [name for name in names[key] if name != gone]
-            if kept:
-                names[key] = kept
-            else:
-                del names[key]
+        self._drop(user, bundle)
+        kept = [name for name in self.by_bundle.pop(bundle) if name != user]
+        if kept:
+            self.by_bundle[bundle] = kept
         return True
+
+    def _drop(self, user: str, bundle: str) -> None:
+        """A new dictionary takes the place of the old: somebody may be reading it."""
+        kept = {name: None for name in self.by_user.pop(user) if name != bundle}
+        if kept:
+            self.by_user[user] = kept
 
     def forget(self, bundles: Sequence[str]) -> None:
         """Drop what was recorded of bundles that are no more."""
         for bundle in bundles:
             for user in self.by_bundle.pop(bundle, ()):
-                self._pairs.discard((user, bundle))
-                self.by_user[user] = [name for name in self.by_user[user] if name != bundle]
+                self._drop(user, bundle)
+
+
+def _grouped(keys: Positions, values: Positions, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """For each distinct key the names of its values, in their order."""
+    order = np.argsort(keys, kind="stable")
+    distinct, starts = np.unique(keys[order], return_index=True)
+    texts = [names[value] for value in values[order].tolist()]
+    ends = [*starts.tolist(), len(texts)]
+    for key, (start, end) in zip(distinct.tolist(), pairwise(ends), strict=True):
+        yield key, texts[start:end]

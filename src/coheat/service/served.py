@@ -18,13 +18,12 @@ import numpy as np
 from coheat.attributes import Value
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
+from coheat.recommender.taken import Codes, Pairs
 from coheat.service.store import TOOK, BundleChange, Kind, Records, Subject
 from coheat.storage import read_json
 
 log = logging.getLogger("coheat.service")
 WARMING_USERS = 16
-AT_ONCE = 50_000
-"""Interactions recorded in one go."""
 
 
 class Outdated(Exception):
@@ -71,7 +70,8 @@ class LoadedModel:
         changes = {change.bundle_id: change for change in store.bundles(self.sequence, until)}
         late = self._replay_bundles(changes)
         self._replay_details(store, until, late)
-        self._replay_interactions(store, until)
+        with _uncollected():
+            self._replay_interactions(store, until)
         for name in late:
             self.recall(name, store.takers(name, self.positive))
         self.sequence = until
@@ -203,23 +203,20 @@ class LoadedModel:
         Ids are kept once each, pairs as two columns of numbers: there may be millions of them.
         """
         users, bundles = Codes(), Codes()
-        takers, taken = array("i"), array("i")
+        takers, taken = array("q"), array("q")
         for pairs in store.pairs(self.sequence, until, self.positive):
-            takers.extend(users[user_id] for user_id, _ in pairs)
-            taken.extend(bundles[bundle_id] for _, bundle_id in pairs)
-        columns = np.frombuffer(takers, dtype=np.int32), np.frombuffer(taken, dtype=np.int32)
-        order = np.argsort(columns[1], kind="stable")
-        names, people = list(bundles), list(users)
+            takers.extend([users[user_id] for user_id, _ in pairs])
+            taken.extend([bundles[bundle_id] for _, bundle_id in pairs])
+        columns = np.frombuffer(takers, dtype=np.int64), np.frombuffer(taken, dtype=np.int64)
+        names = list(bundles)
         known = np.array([self.recommender.has_bundle(name) for name in names], dtype=np.bool_)
         here = known[columns[1]] if len(names) else known
         for code, count in zip(*np.unique(columns[1][~here], return_counts=True), strict=True):
             self.waiting_interactions[names[code]] += int(count)
-        rows = order[here[order]]
-        with _uncollected():
-            for start in range(0, len(rows), AT_ONCE):
-                block = rows[start : start + AT_ONCE]
-                numbers = zip(columns[0][block].tolist(), columns[1][block].tolist(), strict=True)
-                self.recommender.record_many((people[user], names[bundle]) for user, bundle in numbers)
+        renumbered = np.cumsum(known) - 1
+        kept = [name for name, is_here in zip(names, known.tolist(), strict=True) if is_here]
+        found = Pairs(list(users), kept, columns[0][here], renumbered[columns[1][here]])
+        self.recommender.record_pairs(found)
 
 
 @contextmanager
@@ -232,14 +229,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-class Codes(dict[str, int]):
-    """Numbers for texts, in the order of their first appearance."""
-
-    def __missing__(self, text: str) -> int:
-        self[text] = len(self)
-        return len(self) - 1
 
 
 def load(

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -54,6 +55,9 @@ class SqliteStore(SqliteReader):
                 self._connection.close()
                 raise
         self._files = WatchedFiles(path)
+        # Also where nobody closes it, at the end of the process: SQLite takes the log away then, and a file
+        # that is marked as in use would look like a copy without its log.
+        self._let_go = weakref.finalize(self, _let_go, path, self._connection, self._reading)
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
@@ -237,17 +241,7 @@ class SqliteStore(SqliteReader):
 
     def close(self) -> None:
         with self._writer, self._reader:
-            self._reading.close()
-            marked = False
-            with contextlib.suppress(sqlite3.Error):
-                # Frees the log's room, in case that there is no other for the mark.
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                self._connection.execute("UPDATE state SET in_use = 0")
-                marked = True
-            self._connection.close()
-            if not marked and not form.log_of(self.path).exists():
-                with contextlib.suppress(OSError):  # all is in the file: an empty log says so
-                    form.log_of(self.path).touch(mode=0o600)
+            self._let_go()
 
     @contextlib.contextmanager
     def _writing(self, numbers: int = 1) -> Iterator[int]:
@@ -311,6 +305,21 @@ class WatchedFiles:
         if before is not None and now.st_size < before.st_size:
             raise _changed(path, "cut off")
         return now
+
+
+def _let_go(path: Path, connection: sqlite3.Connection, reading: sqlite3.Connection) -> None:
+    """Close a database; the mark of its use is taken away."""
+    reading.close()
+    marked = False
+    with contextlib.suppress(sqlite3.Error):
+        # Frees the log's room, in case that there is no other for the mark.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("UPDATE state SET in_use = 0")
+        marked = True
+    connection.close()
+    if not marked and not form.log_of(path).exists():
+        with contextlib.suppress(OSError):  # all is in the file: an empty log says so
+            form.log_of(path).touch(mode=0o600)
 
 
 def _changed(path: Path, how: str) -> StoreError:
