@@ -30,7 +30,7 @@ from coheat.ids import Vocabulary
 from coheat.models.base import FloatArray, Model, ModelConfig, numpy
 from coheat.rng import Randomness
 from coheat.runs import contents_of
-from coheat.served import Block, Curve, Layers, Served
+from coheat.served import Block, Curve, Knob, Layers, Overlap, Served
 
 JSON = {"Content-Type": "application/json"}
 TEMPERATURE = 60.0
@@ -81,6 +81,35 @@ class RandomVectors(Model):
         return Served.create(self.relations, blocks, layers=layers)
 
 
+class RandomEmber(RandomVectors):
+    """The default model's form: three blocks, three overlaps, a bias and a knob."""
+
+    def served(self) -> Served:
+        data, half = self.data, self.config.embedding_size // 2
+        rising, falling = tanh_curves(TEMPERATURE)
+        kinds = ("history", "affiliation", "companions")
+        users, bundles = (
+            {kind: self._random(f"{side} {kind}", n, half) for kind in kinds}
+            for side, n in (("users", data.n_users), ("bundles", data.n_bundles))
+        )
+        blocks = (
+            Block("history", "history", half, rising),
+            Block("affiliation", "items", half, falling, self._random("items", data.n_items, half)),
+            Block("companions", "history", half, rising),
+        )
+        rare = np.abs(self._random("rare", data.n_items, 1))[:, 0]
+        overlaps = (
+            Overlap("overlap", "log", falling, taken_exponent=0.5, item_weights=rare),
+            Overlap("own items", "log", falling, taken=0.0),
+            Overlap("items of own bundles", "log", rising, own=0.0),
+        )
+        knob = Knob(1.0, (0.0, 1.0, 2.0), (0.0, 8.0), ((-9.0, 0.0), (0.0, 0.0), (0.5, 0.0)), "a welcome")
+        parts = [(block, users[block.name], bundles[block.name]) for block in blocks]
+        return Served.create(
+            self.relations, parts, overlaps=overlaps, bias=rising, knobs={"welcome": knob}
+        ).turned(welcome=1.0)
+
+
 def tanh_curves(temperature: float) -> tuple[Curve, Curve]:
     """CoHeat's weights of history and of items, over how often a bundle was taken."""
     level = int(10 * temperature) + 1
@@ -88,7 +117,9 @@ def tanh_curves(temperature: float) -> tuple[Curve, Curve]:
     return history, Curve.tabulated(lambda n: 1 - np.tanh(n / temperature), level)
 
 
-def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
+def write_random_artifact(
+    directory: Path, size: Size, seed: int = 0, model_class: type[Model] = RandomVectors
+) -> None:
     """An artifact of this size with ids user-0 ..., bundle-0 ..., item-0 ...; an existing one is replaced."""
     rng = np.random.default_rng(seed)
 
@@ -107,7 +138,7 @@ def write_random_artifact(directory: Path, size: Size, seed: int = 0) -> None:
         random_relation(size.n_users, size.n_items, size.items_per_user),
         random_relation(size.n_bundles, size.n_items, size.items_per_bundle),
     )
-    model = RandomVectors(data, ModelConfig(embedding_size=size.width // 2), Randomness(seed))
+    model = model_class(data, ModelConfig(embedding_size=size.width // 2), Randomness(seed))
     described = Description(
         model="random", config={}, training={}, seed=seed, scenario="all", data_source="random numbers",
         data_fingerprint=str(seed), best_epoch=0, metrics={}, seconds=0.0, reason="made up",

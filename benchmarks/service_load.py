@@ -1,9 +1,10 @@
 """How the service bears load: requests that arrive when they arrive, whether or not it keeps up.
 
-A model of iFashion's size (random vectors) is served by one process; this one sends requests at random
-moments of the given mean rate, as many users at once would, and measures each from the moment it was due,
-so that a service that falls behind cannot hide it. Then the rate is raised, by a quarter each time, until it
-saturates; requests that are not answered some seconds after the last was due count as errors.
+A model of iFashion's size and of the default model's form (its vectors are random) is served by one process;
+this one sends requests at random moments of the given mean rate, as many users at once would, and measures
+each from the moment it was due, so that a service that falls behind cannot hide it. Then the rate is raised,
+by a quarter each time, until it saturates; requests that are not answered some seconds after the last was due
+count as errors.
 
     python benchmarks/service_load.py                        # 200 requests/s for 60 s, then saturation
     python benchmarks/service_load.py --seconds 10 --stage 0
@@ -25,9 +26,12 @@ import numpy as np
 from common import write_json
 from rich.console import Console
 from rich.table import Table
-from service_common import IFASHION, Size, serving, write_random_artifact
+from service_common import IFASHION, RandomEmber, RandomVectors, Size, serving, write_random_artifact
+
+from coheat.models.base import Model
 
 GOAL_P99_MS = 25.0
+MODELS: dict[str, type[Model]] = {"ember": RandomEmber, "two views": RandomVectors}
 CONNECTIONS = 64
 HEAD_OF_OK = b"HTTP/1.1 200"
 STEP = 1.25
@@ -132,11 +136,13 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def run(size: Size, rate: float, seconds: float, stage: float = 0.0) -> list[dict[str, Any]]:
+def run(
+    size: Size, rate: float, seconds: float, stage: float = 0.0, model_class: type[Model] = RandomEmber
+) -> list[dict[str, Any]]:
     """Make the model, serve it, warm it up, measure; then in stages of so many seconds until it saturates."""
     with tempfile.TemporaryDirectory(prefix="coheat-load-") as place:
         directory = Path(place) / "model"
-        write_random_artifact(directory, size)
+        write_random_artifact(directory, size, model_class=model_class)
         with serving(directory) as server:
             measure(server.port, rate, min(seconds, 3), size.n_users, seed=1)
             rows = [measure(server.port, rate, seconds, size.n_users)]
@@ -154,9 +160,10 @@ def main() -> None:
     options.add_argument(
         "--stage", type=float, default=10, help="seconds at each higher rate; 0 raises it not (default: 10)"
     )
+    options.add_argument("--model", choices=MODELS, default="ember", help="its form (default: ember)")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     given = options.parse_args()
-    rows = run(IFASHION, given.rate, given.seconds, given.stage)
+    rows = run(IFASHION, given.rate, given.seconds, given.stage, MODELS[given.model])
     show(rows)
     within = [row["rate"] for row in rows if not row["errors"] and row["p99_ms"] <= GOAL_P99_MS]
     print(f"highest rate with p99 <= {GOAL_P99_MS:.0f} ms and no error: {max(within, default=0):.0f}/s")

@@ -57,6 +57,11 @@ class Shop:
         return self._catalogue.names()
 
     @property
+    def n_bundles(self) -> int:
+        """How many bundles can be recommended now."""
+        return int(np.count_nonzero(self._catalogue.alive))
+
+    @property
     def popularity(self) -> Positions:
         """How often each of `bundle_ids` was taken, in training and since."""
         return self._catalogue.bundles.taken[self._catalogue.alive]

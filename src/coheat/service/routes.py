@@ -200,7 +200,7 @@ def _described(state: State) -> dict[str, Any]:
         "best_epoch": description["best_epoch"],
         "metrics": description["metrics"],
         "n_users": len(served.recommender.user_ids),
-        "n_bundles": len(served.recommender.popularity),
+        "n_bundles": served.recommender.n_bundles,
         "n_items": len(served.recommender.item_ids),
         "waiting": served.waiting,
         "sides": [

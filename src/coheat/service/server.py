@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -89,6 +90,9 @@ def run_server(
             )
             state: State = app.state.coheat
             state.metrics.log_dropped.set_function(lambda: log.dropped)
+            # Python's search for garbage goes through all objects, those of the model too, while everybody
+            # waits: up to 200 ms at iFashion's size. What is there now stays, and need not be looked at.
+            state.when_loaded = gc.freeze
             # The event loop and the model's thread pass Python's lock to each other many times per request.
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = listener.getsockname()[:2]

@@ -83,6 +83,8 @@ class State:
         self.reloading = asyncio.Lock()
         self.caught_up = self.ready = self.is_uncertain = False
         self.failure: Exception | None = None
+        self.when_loaded: Callable[[], None] = lambda: None
+        """Called when a model has been loaded and answers."""
         self._model = ThreadPoolExecutor(1, "model")
         self._disk = ThreadPoolExecutor(1, "disk")
         self._aside = ThreadPoolExecutor(1, "aside")
@@ -110,6 +112,7 @@ class State:
         except Exception as error:
             self.failure = error
             return
+        self.when_loaded()
         self.ready = True
         self.metrics.ready.set(1)
 
@@ -338,6 +341,7 @@ class State:
             self.metrics.reloads.labels("succeeded").inc()
             logs.event("reload", generation=self.served.generation, key=logs.key_name.get())
             self._count()
+            self.when_loaded()
             return self.served
 
     async def _load_aside(self) -> None:
@@ -368,7 +372,7 @@ class State:
         return await asyncio.get_running_loop().run_in_executor(self._aside, work, *arguments)
 
     def _count(self) -> None:
-        self.metrics.model_loaded(len(self.served.recommender.popularity))
+        self.metrics.model_loaded(self.served.recommender.n_bundles)
 
     def close(self) -> None:
         """End the threads, then let go of the store."""
