@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import recommender_of, relations
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -53,6 +53,31 @@ def world(seed: int = 0) -> tuple[Recommender, dict[str, Any]]:
 names = st.sampled_from(["b0", "b1", "b3", "n0", "n1", "n2"])
 people = st.sampled_from(["u0", "u2", "u4", "stranger"])
 contents = st.lists(st.sampled_from([f"i{n}" for n in range(N_ITEMS)]), min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.lists(st.tuples(people, st.sampled_from(["b0", "b1", "b3", "n0"])), max_size=30), max_size=3)
+)
+def test_many_at_once_come_to_the_same_as_one_by_one(parts: list[list[tuple[str, str]]]) -> None:
+    """Pairs of training, pairs recorded before and the same pair twice among them."""
+    (together, _), (alone, _) = world(), world()
+    for one in (together, alone):
+        one.add_bundles({"n0": ["i1"]})
+    for pairs in parts:
+        found = together.record_many(pairs)
+        expected = [alone.record(*pair) for pair in pairs]
+        assert [row.counted for row in found] == [row.counted for row in expected]
+        # What is said of a bundle is said after all of them.
+        assert {row.bundle_id: (row.popularity, row.history_weight) for row in found} == {
+            row.bundle_id: (row.popularity, row.history_weight) for row in expected
+        }
+        for user in ("u0", "u2", "u4", "stranger"):
+            assert together.user(user) == alone.user(user)
+        names = ["u0", "u1", "stranger"]
+        for row, other in zip(together.recommend(names, k=4), alone.recommend(names, k=4), strict=True):
+            assert (row.user_id, row.bundle_id) == (other.user_id, other.bundle_id)
+            assert row.score == pytest.approx(other.score, rel=1e-5)
 
 
 class Changes(RuleBasedStateMachine):
