@@ -132,6 +132,8 @@ class Artifact:
 
     def attributes(self, ids: Vocabulary) -> Attributes:
         """What is said of the bundles or items with these ids."""
+        import pyarrow as pa
+
         path = self.directory / f"{ids.kind}_attributes.parquet"
         if not path.exists():
             return Attributes()
@@ -140,7 +142,10 @@ class Artifact:
             raise ArtifactError(f"{path}: {table.num_rows} rows for {len(ids)} {ids.kind}s; {ADVICE}")
         if len(set(table.column_names)) < table.num_columns:
             raise ArtifactError(f"{path}: two columns have one name; {ADVICE}")
-        columns = {name: from_arrow(table.column(name)) for name in table.column_names}
+        try:
+            columns = {name: from_arrow(table.column(name)) for name in table.column_names}
+        except pa.ArrowException as error:
+            raise ArtifactError(f"{path}: {str(error)[:200]}; {ADVICE}") from None
         for name, column in columns.items():
             if column is None or (name in UNDERSTOOD and UNDERSTOOD[name] != column.kind):
                 kind = table.column(name).type
