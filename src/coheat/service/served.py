@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from coheat.attributes import Value
 from coheat.errors import ArtifactError, CoheatError
 from coheat.recommender import Recommender
 from coheat.recommender.taken import Codes, Pairs
+from coheat.served.relations import NOTHING
 from coheat.service.store import TOOK, BundleChange, Kind, Records, Subject
 from coheat.storage import read_json
 
@@ -203,11 +204,12 @@ class LoadedModel:
         Ids are kept once each, pairs as two columns of numbers: there may be millions of them.
         """
         users, bundles = Codes(), Codes()
-        takers, taken = array("q"), array("q")
+        takers, taken = [NOTHING], [NOTHING]
         for pairs in store.pairs(self.sequence, until, self.positive):
-            takers.extend([users[user_id] for user_id, _ in pairs])
-            taken.extend([bundles[bundle_id] for _, bundle_id in pairs])
-        columns = np.frombuffer(takers, dtype=np.int64), np.frombuffer(taken, dtype=np.int64)
+            for codes, found, place in ((users, takers, 0), (bundles, taken, 1)):
+                coded = map(codes.__getitem__, map(itemgetter(place), pairs))
+                found.append(np.fromiter(coded, dtype=np.int64, count=len(pairs)))
+        columns = np.concatenate(takers), np.concatenate(taken)
         names = list(bundles)
         known = np.array([self.recommender.has_bundle(name) for name in names], dtype=np.bool_)
         here = known[columns[1]] if len(names) else known
@@ -215,8 +217,8 @@ class LoadedModel:
             self.waiting_interactions[names[code]] += int(count)
         renumbered = np.cumsum(known) - 1
         kept = [name for name, is_here in zip(names, known.tolist(), strict=True) if is_here]
-        found = Pairs(list(users), kept, columns[0][here], renumbered[columns[1][here]])
-        self.recommender.record_pairs(found)
+        recorded = Pairs(list(users), kept, columns[0][here], renumbered[columns[1][here]])
+        self.recommender.record_pairs(recorded)
 
 
 @contextmanager

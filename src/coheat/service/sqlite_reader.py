@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +35,7 @@ STORE = "store.sqlite"
 STEP = 20_000
 """Rows read at once."""
 LAST = (1 << 63) - 1
+USER_AND_BUNDLE = itemgetter(1, 2)
 
 
 class SqliteReader:
@@ -66,7 +68,7 @@ class SqliteReader:
         self, after: int = 0, until: int | None = None, kinds: Collection[Kind] = TOOK
     ) -> Iterator[list[tuple[str, str]]]:
         for rows in self._interactions(after, until, kinds):
-            yield [(row[1], row[2]) for row in rows]
+            yield list(map(USER_AND_BUNDLE, rows))
 
     def _interactions(
         self, after: int, until: int | None, kinds: Collection[Kind], limit: int | None = None
