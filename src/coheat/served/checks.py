@@ -94,6 +94,8 @@ def check_knob(name: str, knob: Knob) -> Knob:
         raise ArtifactError(f"{WHERE}: the knob {name!r} is none")
     if sizes != {len(knob.counts)} or not knob.counts or (np.diff(knob.counts) <= 0).any():
         raise ArtifactError(f"{WHERE}: the knob {name!r} is none")
+    if len(knob.shares) != len(values) or not all(0 <= share <= 1 for share in knob.shares):
+        raise ArtifactError(f"{WHERE}: the knob {name!r} has no shares from 0 to 1")
     return knob.turned(name, knob.value)
 
 
