@@ -18,11 +18,12 @@ from coheat.data.problems import DataWarning
 from coheat.data.split import Split, split
 from coheat.data.synthetic import planted_world, realistic_world
 from coheat.data.writing import write_tables
-from coheat.errors import DataError
+from coheat.errors import ConfigError, DataError
 from coheat.evaluation import bootstrap, difference, evaluate
 from coheat.judging import beside_rivals, judge, judge_on_file, sentence
 from coheat.models.counting import Counting, CountingConfig
 from coheat.models.popularity import Popularity, PopularityConfig
+from coheat.plots import plot_warm_up
 from coheat.rng import Randomness
 from coheat.runs import Run, open_run, train_run
 from coheat.training import Watcher
@@ -160,6 +161,27 @@ def test_warm_up_counts_what_was_found_by_level(
         own = levels[bundles] == (-1 if name == "others" else int(name))
         assert group["positives"] == own.sum()
         assert group["recall@20"] == pytest.approx(hit[own].mean() if own.any() else 0.0)
+
+    # Beside another run: the same figures by run, and a picture with a line for each.
+    other = train_run(tmp_path / "data", tmp_path / "other", "popularity", watcher=Watcher())
+    words = ("compare", run.path, other.path, "--plot", tmp_path / "new/levels.svg")
+    assert json.loads(call(monkeypatch, capsys, *words, "--json"))["warm_up"][str(run.path)] == report
+    picture = (tmp_path / "new" / "levels.svg").read_text(encoding="utf-8")
+    assert all(f">{text}<" in picture for text in (run.path, other.path, *report))
+    shown = call(monkeypatch, capsys, *words)
+    assert all(f"{group['recall@20']:.4f}" in shown for group in report.values())
+    call(monkeypatch, capsys, "evaluate", run.path, "--plot", tmp_path / "one.png")
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_levels_needs_levels_and_a_name_that_says_its_format(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    report = runs["counting"].evaluate()
+    with pytest.raises(ConfigError, match="--scenario warm-up"):
+        plot_warm_up({"counting": report["test"].get("warm_up", {})}, tmp_path / "a.png", "recall@20", "")
+    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
+        plot_warm_up({}, tmp_path / "a.gif", "recall@20", "")
 
 
 def test_training_warns_of_leaks_and_removes_them(tmp_path: Path) -> None:

@@ -126,9 +126,13 @@ def _best(rivals: Mapping[str, Any]) -> str:
 
 
 def compared(found: Mapping[str, Evaluation], ks: Sequence[int]) -> dict[str, Any]:
-    """Evaluations on the same interactions side by side; differences are those to the first."""
+    """Evaluations on the same interactions side by side; differences are those to the first.
+
+    `warm_up`, in the scenario of that name, has the levels of each.
+    """
     first, *others = found
     metrics = [f"{name}@{k}" for k in ks for name in ("recall", "ndcg")]
+    levels = {name: one.warm_up for name, one in found.items() if one.warm_up}
     return {
         "users": found[first].n_users,
         "runs": {name: {m: one.metrics[m] for m in metrics} for name, one in found.items()},
@@ -136,4 +140,5 @@ def compared(found: Mapping[str, Evaluation], ks: Sequence[int]) -> dict[str, An
         "differences": {
             name: {m: difference(found[name], found[first], m).to_dict() for m in metrics} for name in others
         },
+        **({"warm_up": levels} if levels else {}),
     }

@@ -11,15 +11,19 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coheat.errors import ConfigError, DataError
 from coheat.storage import replacing_file
 
 Record = Mapping[str, Any]
 Draw = Callable[[Any], None]
 Values = Mapping[str, Mapping[str, float]]
 """Numbers by group (along the axis) and series (one colour each)."""
+Levels = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""What `warm_up` of an evaluation has, by series: metrics by takers kept, and of all other bundles."""
 Trade = Mapping[str, Mapping[str, tuple[float, float]]]
 """Points by series (one colour each) and name."""
 
@@ -33,12 +37,23 @@ COLOURS = {
     "fourth": "#2b8a3e",
 }
 SERIES = ("first", "second", "third", "fourth")
+DASHES = ("-", "--", ":", "-.")
 PANEL = (5.2, 3.1)
+OTHERS = "others"
+"""The bundles that were not thinned, among the levels of a warm-up."""
 
 
 def colours_of(names: Sequence[str]) -> dict[str, str]:
     """A colour for each series, always the same for the same order."""
     return {name: COLOURS[SERIES[n % len(SERIES)]] for n, name in enumerate(names)}
+
+
+def strokes_of(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Colour and line style of each series; where they are more than the colours, dashes tell them apart."""
+    return {
+        name: {"color": colour, "linestyle": DASHES[n // len(SERIES) % len(DASHES)]}
+        for n, (name, colour) in enumerate(colours_of(names).items())
+    }
 
 
 @contextmanager
@@ -116,6 +131,23 @@ def to_svg_file(draws: Sequence[Draw], path: Path, size: tuple[float, float] = P
         _figure(draws, size).savefig(aside, format="svg", facecolor="white", metadata={"Date": None})
 
 
+def plot_warm_up(found: Levels, path: Path, metric: str, title: str) -> None:
+    """`draw_warm_up` as a file, .png or .svg; where there are no levels, a ConfigError says what has them."""
+    write = {".png": to_png, ".svg": to_svg_file}.get(path.suffix)
+    if write is None:
+        raise ConfigError(f"{path}: a picture is written as .png or .svg; give it one of these names")
+    if not found or not all(found.values()):
+        raise ConfigError(
+            "--plot draws recall by the takers that bundles kept, which only the test part of the scenario "
+            "warm-up has; divide the data by it: coheat data split DIR --scenario warm-up --out OUT"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write([partial(draw_warm_up, found=found, metric=metric, title=title)], path)
+    except OSError as error:
+        raise DataError(f"{path}: the picture cannot be written: {error}") from None
+
+
 def draw_losses(axes: Any, history: Sequence[Record], title: str) -> None:
     """Each loss term's mean over the epochs; terms of different size get an axis each."""
     names = list(history[0]["terms"])
@@ -176,6 +208,27 @@ def draw_trade(axes: Any, values: Trade, labels: tuple[str, str], title: str) ->
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8.5, loc="lower left")
+
+
+def draw_warm_up(axes: Any, found: Levels, metric: str, title: str) -> None:
+    """A metric by the takers that bundles kept, one line per series; all other bundles are dots apart."""
+    first = next(iter(found.values()))
+    kept = sorted((level for level in first if level != OTHERS), key=int)
+    places = list(range(len(kept)))
+    apart = len(kept) + 0.5
+    dots: dict[str, Any] = {"marker": "o", "markersize": 4, "clip_on": False}
+    for name, stroke in strokes_of(list(found)).items():
+        levels = found[name]
+        axes.plot(places, [levels[level][metric] for level in kept], **stroke, **dots, label=name)
+        axes.plot(apart, levels[OTHERS][metric], color=stroke["color"], **dots)
+    axes.axvline(apart - 0.75, color=COLOURS["line"], linewidth=1)
+    ticks = [*zip(places, kept, strict=True), (apart, OTHERS)]
+    names = [f"{level}\n({first[level]['positives']:,.0f})" for _, level in ticks]
+    axes.set_xticks([place for place, _ in ticks], names)
+    axes.set(xlabel="takers that the bundle kept in training (held-out takers)", ylabel=metric, title=title)
+    axes.set_ylim(bottom=0)
+    axes.margins(y=0.1)
+    axes.legend(fontsize=8.5)
 
 
 def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:

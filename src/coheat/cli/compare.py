@@ -31,6 +31,11 @@ def compare(
     part: str = typer.Option("test", help="test or validation, where the runs share a split."),
     k: list[int] = typer.Option([20], "--k", "-k", min=1, help="Length of the lists; repeatable."),
     candidates: str = typer.Option("all", help="all bundles, cold or offered (see coheat evaluate)."),
+    plot: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Draw recall by takers kept (scenario warm-up), a line per run: .png or .svg.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compare runs on the same interactions, with intervals (95%, drawn over users) of the differences.
@@ -44,10 +49,12 @@ def compare(
         coheat compare runs/yesterday runs/today --on this-morning.csv --json
 
         coheat compare --online runs/yesterday.service
+
+        coheat compare runs/young-counting runs/young --plot warm-up.png
     """
     if online is not None:
-        if runs or on is not None:
-            raise ConfigError("--online compares what a service recorded; leave out runs and --on")
+        if runs or on is not None or plot is not None:
+            raise ConfigError("--online compares what a service recorded; leave out runs, --on and --plot")
         _compare_online(online, as_json)
         return
     if len(runs or []) < 2:
@@ -78,10 +85,18 @@ def compare(
                 raise DataError(f"{name}: the {part} part has nothing to measure; compare with --on FILE")
             found[name] = judged
     report = compared(found, k)
+    if plot is not None:
+        from coheat.plots import plot_warm_up
+
+        plot_warm_up(report.get("warm_up", {}), plot, f"recall@{k[0]}", "The first days of a bundle")
     if as_json:
         print_json(report)
         return
     _show(report)
+    if "warm_up" in report:
+        _show_levels(report["warm_up"], f"recall@{k[0]}")
+    if plot is not None:
+        console.print(f"drawn: {plot}", highlight=False, markup=False)
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -156,3 +171,17 @@ def _share(rate: dict[str, float] | None, sign: str = "") -> str:
         return ""
     mean, low, high = (format(100 * rate[part], f"{sign}.1f") for part in ("mean", "low", "high"))
     return f"\n{mean}% [{low}, {high}]"
+
+
+def _show_levels(levels: dict[str, dict[str, dict[str, float]]], metric: str) -> None:
+    """A row per run, a column per number of takers kept."""
+    from rich.table import Table
+
+    table = Table(title=f"{metric} by the takers a bundle kept in training", title_justify="left")
+    first = next(iter(levels.values()))
+    for name in ("run", *first):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for name, found in levels.items():
+        table.add_row(name, *(f"{found[level][metric]:.4f}" for level in first))
+    table.add_row("positives", *(f"{found['positives']:,}" for found in first.values()), style="dim")
+    console.print(table)

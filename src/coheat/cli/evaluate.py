@@ -28,6 +28,9 @@ def evaluate(
     by_popularity: bool = typer.Option(
         False, "--by-popularity", help="Recall by how often a bundle was taken in training."
     ),
+    plot: Path | None = typer.Option(
+        None, metavar="FILE", help="Draw recall by takers kept (scenario warm-up): .png or .svg."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure a trained model on the test and validation parts of its split.
@@ -39,6 +42,8 @@ def evaluate(
         coheat evaluate runs/youshu --k 20 --k 50 --candidates cold --json
 
         coheat evaluate runs/shop --on yesterday.csv
+
+        coheat evaluate runs/young --plot warm-up.png
     """
     from coheat.errors import ConfigError
     from coheat.runs import open_run
@@ -46,12 +51,19 @@ def evaluate(
     if candidates not in ("all", "cold", "offered"):
         raise ConfigError(f"--candidates {candidates!r}: choose all, cold or offered")
     report = open_run(run).evaluate(data, k, candidates, by_popularity, on)  # type: ignore[arg-type]
+    if plot is not None:
+        from coheat.plots import plot_warm_up
+
+        levels = {report["model"]: (report.get("test") or {}).get("warm_up", {})}
+        plot_warm_up(levels, plot, f"recall@{k[0]}", f"{run.resolve().name}: the first days of a bundle")
     if as_json:
         print_json(report)
         return
     for warning in report["warnings"]:
         note(warning)
     _show(report)
+    if plot is not None:
+        console.print(f"drawn: {plot}", highlight=False, markup=False)
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -69,20 +81,20 @@ def _show(report: dict[str, Any]) -> None:
             table.add_row(name, *(str(v) if name == "users" else f"{v:.4f}" for v in values))
     console.print(table)
     for part in parts:
-        for name, title in (
-            ("warm_up", "by the takers a bundle kept in training"),
-            ("by_popularity", "by training interactions of the bundle"),
+        for name, title, head in (
+            ("warm_up", "by the takers a bundle kept in training", "takers kept"),
+            ("by_popularity", "by training interactions of the bundle", "interactions"),
         ):
             if groups := report[part].get(name):
-                _show_groups(f"{part} {title}", groups)
+                _show_groups(f"{part} {title}", head, groups)
 
 
-def _show_groups(title: str, groups: dict[str, dict[str, float]]) -> None:
+def _show_groups(title: str, head: str, groups: dict[str, dict[str, float]]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
     columns = list(next(iter(groups.values())))
-    for name in ("interactions", *columns):
+    for name in (head, *columns):
         table.add_column(name, justify="right")
     for group, values in groups.items():
         table.add_row(group, *(f"{values[c]:.4f}" if "@" in c else f"{values[c]:.0f}" for c in columns))
