@@ -23,19 +23,16 @@ from coheat.data import planted_world, write_tables
 from coheat.data.dataset import Indices
 from coheat.data.files import read_split
 from coheat.data.split import Split
-from coheat.demo import (
-    MODELS,
+from coheat.demo import EVERYTHING, MODELS, OURS, SCENARIOS, YOUNG, YOUNG_MODELS, K, run_demo
+from coheat.demo.walk import (
     NEW_BUNDLE_SIZE,
-    OURS,
-    SCENARIOS,
     TURNS,
-    K,
     add_a_bundle,
     compose_bundle,
     recommend_to_one,
-    run_demo,
     sides,
     verdict,
+    young_verdict,
 )
 from coheat.errors import ConfigError
 from coheat.recommender import Recommender
@@ -86,7 +83,43 @@ def test_ember_has_the_plain_names_and_its_rivals_runs_of_their_own(done: Done) 
     rivals = {
         f"{name}-{model}": model for name in SCENARIOS for model in ("coheat", "counting", "popularity")
     }
-    assert trained == dict.fromkeys(SCENARIOS, "ember") | rivals
+    rivals |= {f"{YOUNG}-{model}": model for model in YOUNG_MODELS if model != OURS}
+    assert trained == dict.fromkeys((*SCENARIOS, YOUNG, EVERYTHING), OURS) | rivals
+
+
+def test_what_is_served_has_learned_from_everything(done: Done) -> None:
+    run = open_run(done.directory / done.found["served"])
+    assert (run.record.scenario, run.record.model) == (EVERYTHING, OURS)
+    trained = run.artifact.training_data()
+    assert trained.user_bundle.nnz == done.found["world"]["user_bundle"], "nothing is held out"
+    assert f"coheat serve {done.found['served']}" in done.found["commands"]
+    assert f"<code>{done.found['served']}</code>" in done.page
+    taken = {shown["bundle_id"]: shown["times_taken"] for shown in done.found["user"]["recommended"]}
+    assert not set(taken) & set(done.found["user"]["bundles"]), "nothing that they have"
+    assert all(trained.popularity[trained.bundles.position(name)] == taken[name] for name in taken)
+
+
+def test_young_bundles_are_followed_by_model_and_level(done: Done) -> None:
+    found = done.found["first_days"]
+    assert set(found["levels"]) == set(YOUNG_MODELS)
+    thinned = read_split(done.directory / "demo" / "splits" / YOUNG).report()["warm_up"]["levels"]
+    for model, levels in found["levels"].items():
+        positives = {name: group["positives"] for name, group in levels.items()}
+        assert positives == {name: group["test"] for name, group in thinned.items() if group["bundles"]}
+        for group in levels.values():
+            assert f">{group[f'recall@{K}']:.3f}<".replace(">0", ">") in done.page
+        # Counting does not know takers at all, popularity nothing else.
+        assert model != "popularity" or levels["0"][f"recall@{K}"] == 0
+    assert escape(found["verdict"]) in done.page
+
+
+def test_the_verdict_on_young_bundles_names_the_best_first() -> None:
+    def levels(*recalls: float) -> dict[str, dict[str, float]]:
+        return {name: {f"recall@{K}": r} for name, r in zip(("0", "1", "2", "others"), recalls, strict=True)}
+
+    said = young_verdict({"ember": levels(0.5, 0.25, 0.5, 1.0), "counting": levels(0.75, 0.125, 0.125, 1.0)})
+    assert "nobody had taken: counting 0.7500, Ember 0.5000;" in said
+    assert said.endswith("on average: Ember 0.3750, counting 0.1250.")
 
 
 def test_turning_the_knob_gives_places_to_new_bundles_and_takes_them_from_known_ones(done: Done) -> None:
@@ -145,7 +178,7 @@ def test_the_page_stands_on_its_own(done: Done) -> None:
     targets += re.findall(r"url\((#[^)]+)\)", done.page)
     assert targets
     assert {str(target)[1:] for target in targets} <= set(ids)
-    assert sum(tag == "svg" for tag, _ in elements.found) == 9
+    assert sum(tag == "svg" for tag, _ in elements.found) == 10
     assert "prefers-color-scheme: dark" in done.page
     assert str(done.directory) not in done.page
 
@@ -179,8 +212,10 @@ def test_the_new_bundle_finds_its_audience(done: Done) -> None:
 
 
 def test_the_commands_to_go_on_with_work_as_printed(done: Done) -> None:
-    assert len(done.found["commands"]) >= 5
-    for command in done.found["commands"]:
+    *asking, serving = done.found["commands"]
+    assert len(asking) >= 5
+    assert " serve " in serving, "the last one, which does not end, is tested with the service"
+    for command in asking:
         ended = shell(f"{command} --json", done.directory)
         assert ended.returncode == 0, f"{command}\n{ended.stderr}"
         answer = json.loads(ended.stdout)
@@ -189,14 +224,17 @@ def test_the_commands_to_go_on_with_work_as_printed(done: Done) -> None:
             assert [row["user_id"] for row in answer["audience"]] == expected
         if " recommend " in command:
             recommended = [row["bundle_id"] for row in answer["recommendations"]]
-            expected = [shown["bundle_id"] for shown in done.found["user"]["recommended"]]
-            assert (recommended == expected) == ("--welcome 0" not in command)
-            if "--welcome 0" in command:
-                train = read_split(done.directory / "demo" / "splits" / "cold").train
-                assert train.popularity[train.bundles.positions(recommended)].all(), "nothing new"
+            if "--candidates new" in command:
+                assert done.found["new_bundle"]["bundle_id"] in recommended
+            else:
+                assert recommended == [shown["bundle_id"] for shown in done.found["user"]["recommended"]]
         if "--by-popularity" in command:
             report = done.found["scenarios"]["cold"]["models"][OURS]
             assert answer["test"] == report["test"]
+        if " compare " in command:
+            run = f"demo/runs/{YOUNG}"
+            assert answer["warm_up"][run] == done.found["first_days"]["levels"][OURS]
+            assert (done.directory / "demo" / "warm-up.png").exists()
 
 
 def test_a_second_time_for_people_replaces_its_own_output_only(done: Done) -> None:
@@ -209,6 +247,7 @@ def test_a_second_time_for_people_replaces_its_own_output_only(done: Done) -> No
     for name, scenario in again["scenarios"].items():
         assert scenario["verdict"] == done.found["scenarios"][name]["verdict"], "same seed, same numbers"
         assert scenario["verdict"] in " ".join(ended.stdout.split())
+    assert again["first_days"] == done.found["first_days"]
     for text in ("brand-new", "report.html", *again["commands"]):
         assert text in ended.stdout
 
@@ -297,12 +336,12 @@ def test_a_new_bundle_goes_to_the_people_who_like_its_items(planted_run: tuple[S
 
 def test_the_list_of_one_user_says_what_is_true(planted_run: tuple[Split, Path]) -> None:
     world, run = planted_run
-    shown = recommend_to_one(Recommender.load(run), world)
+    shown = recommend_to_one(Recommender.load(run), world.train)
     row = world.train.users.position(shown.user_id)
+    assert shown.bundles == [world.train.bundles[int(b)] for b in world.train.user_bundle[[row]].indices]
+    assert len(shown.bundles) == world.train.user_bundle.sum(axis=1).max()
     later = {world.train.bundles[int(bundle)] for bundle in world.test[[row]].indices}
-    assert set(shown.held_out) == later
-    assert len(later) == world.test.sum(axis=1).max()
-    assert {bundle.bundle_id for bundle in shown.recommended if bundle.taken_later} == later, "planted"
+    assert later <= {bundle.bundle_id for bundle in shown.recommended}, "planted"
     for bundle in shown.recommended:
         position = world.train.bundles.position(bundle.bundle_id)
         contents = {world.train.items[int(item)] for item in world.train.bundle_item[[position]].indices}

@@ -13,7 +13,7 @@ from coheat.cli import app
 from coheat.cli.output import console, print_json, problem
 
 if TYPE_CHECKING:
-    from coheat.demo import Demo, Knob, NewBundle, Scenario, ShownUser, Viewer
+    from coheat.demo import Demo, FirstDays, Knob, NewBundle, Scenario, ShownUser, Viewer
 
 
 @app.command()
@@ -25,8 +25,9 @@ def demo(
 ) -> None:
     """Train and judge Ember on a made-up shop, recommend, add a new bundle, and write a report.
 
-    CoHeat, counting and popularity are judged beside it. Takes a minute or two on two cores. Run again, it
-    replaces its own output and nothing else.
+    CoHeat, counting and popularity are judged beside it. At last Ember learns from everything: that is the
+    run to serve. Takes about two minutes on two cores. Run again, it replaces its own output and nothing
+    else.
 
     Examples:
 
@@ -79,7 +80,7 @@ def _printing_viewer() -> Viewer:
             )
 
         def begin(self, scenario: str) -> None:
-            _headline(f"Scenario {scenario}: {EXPLAINED[scenario]}")
+            _headline(EXPLAINED[scenario])
 
         def training(self, model: str) -> Watcher:
             console.print(f"{MODELS[model]} learns", style="dim", highlight=False)
@@ -91,6 +92,9 @@ def _printing_viewer() -> Viewer:
         def knob(self, found: Knob) -> None:
             _show_knob(found)
 
+        def first_days(self, found: FirstDays) -> None:
+            _show_first_days(found)
+
         def user(self, shown: ShownUser) -> None:
             _show_user(shown)
 
@@ -101,9 +105,11 @@ def _printing_viewer() -> Viewer:
 
 
 EXPLAINED = {
-    "cold": "judged on bundles that nobody took in training",
-    "warm": "judged on held-out interactions of known bundles",
-    "all": "judged on half of each",
+    "cold": "Scenario cold: judged on bundles that nobody took in training",
+    "warm": "Scenario warm: judged on held-out interactions of known bundles",
+    "all": "Scenario all: judged on half of each",
+    "warm-up": "The first days of a bundle: some keep only a few of their takers, judged on the others",
+    "everything": "The model to serve: it learns from everything",
 }
 
 
@@ -155,16 +161,34 @@ def _show_knob(found: Knob) -> None:
     console.print(table)
 
 
+def _show_first_days(found: FirstDays) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from coheat.demo import OURS, K
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    levels = list(found.levels[OURS])
+    table.add_column(f"Recall@{K}, takers kept")
+    for level in levels:
+        table.add_column(level, justify="right")
+    for model, values in found.levels.items():
+        numbers = (f"{values[level][f'recall@{K}']:.4f}" for level in levels)
+        table.add_row(model, *numbers, style="bold" if model == OURS else None)
+    console.print(table)
+    console.print(found.verdict, highlight=False)
+
+
 def _show_user(shown: ShownUser) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    _headline(f"A list for {shown.user_id}, who has {len(shown.items)} items")
+    has = f"{len(shown.items)} items and took {len(shown.bundles)} bundles"
+    _headline(f"A list for {shown.user_id}, who has {has}")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, side in (("rank", "right"), ("bundle", "left"), ("taken", "right"), ("they have", "right")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     table.add_column("such as", overflow="ellipsis", no_wrap=True)
-    table.add_column("took it")
     for bundle in shown.recommended:
         table.add_row(
             str(bundle.rank),
@@ -172,7 +196,6 @@ def _show_user(shown: ShownUser) -> None:
             f"{bundle.times_taken} times" if bundle.times_taken else "never",
             f"{len(bundle.shared_items)} of {bundle.size}",
             ", ".join(bundle.shared_items[:2]),
-            "[green]yes[/]" if bundle.taken_later else "",
         )
     console.print(table)
 

@@ -1,8 +1,9 @@
 """The demo: the whole walk on a made-up shop, from tables to a bundle that nobody has bought yet.
 
     data/          the shop, as tables
-    splits/        cold, warm, all: the same shop divided in three ways
-    runs/          cold, warm, all: Ember; cold-coheat, cold-counting, ...: its rivals
+    splits/        cold, warm, all, warm-up: the same shop divided in four ways
+    runs/          cold, warm, all, warm-up: Ember; cold-coheat, cold-counting, ...: its rivals
+                   everything: Ember, for whom nothing was held out: the one to serve
     demo.json      everything that was found
 
 Nothing here is special to the demo: each step is a library call that works on your own tables.
@@ -15,10 +16,9 @@ import platform
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,21 +30,38 @@ from coheat.data.split import Split, split
 from coheat.data.stats import stats
 from coheat.data.synthetic import LIKE, Counts, realistic_world
 from coheat.data.writing import write_tables
+from coheat.demo.findings import (
+    Demo,
+    FirstDays,
+    Knob,
+    NewBundle,
+    Receiver,
+    Scenario,
+    ShownBundle,
+    ShownUser,
+    Sides,
+)
 from coheat.errors import ConfigError
 from coheat.evaluation import Scorer, evaluate
 from coheat.evaluation.metrics import restrict
 from coheat.recommender import Recommendation, Recommender
-from coheat.runs import open_run, train_run
+from coheat.runs import Run, open_run, train_run
 from coheat.storage import write_json
 from coheat.training import Watcher
 
 SCENARIOS = ("cold", "warm", "all")
+YOUNG, EVERYTHING = "warm-up", "everything"
+"""The scenario that follows bundles from their launch on, and the one that holds nothing out."""
 MODELS = {"ember": "Ember", "coheat": "CoHeat", "counting": "counting", "popularity": "popularity"}
 """The models, and what sentences call them."""
 OURS = "ember"
 """The model that recommends; the others stand beside it."""
 LEARNING = ("ember", "coheat")
 """Models that take their time: those with a preset for the demo, and a bar to watch."""
+YOUNG_MODELS = ("ember", "counting", "popularity")
+"""Those that are judged on young bundles: ours, and two that take no time."""
+YOUNG_SETTINGS = {"epochs": 15, "evaluate_every": 15}
+"""A short training is enough to see whether the first sales push a bundle out of the lists."""
 TURNS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Values of Ember's knob, `welcome`, that are looked at."""
 K = 20
@@ -56,108 +73,8 @@ RECORD = "demo.json"
 QUICK_WORLD = Counts(
     n_users=300, n_bundles=150, n_items=400, n_user_bundle=2_400, n_user_item=6_000, n_bundle_item=1_800
 )
+Settings: TypeAlias = Mapping[str, Any]
 QUICK_SETTINGS = {"epochs": 12, "evaluate_every": 3, "batch_size": 512, "learning_rate": 0.01}
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One way to divide the shop, and how each model did there.
-
-    `models` has, by name, what `Run.evaluate` reports: metrics on test and validation, the chosen epoch,
-    the seconds. `verdict` says in a sentence, computed from the numbers, who is ahead.
-    """
-
-    name: str
-    split: dict[str, Any]
-    models: dict[str, dict[str, Any]]
-    verdict: str
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Recall@K of the held-out bundles that nobody took in training, and of those that somebody took."""
-
-    new: float
-    known: float
-
-
-@dataclass(frozen=True)
-class Knob:
-    """Both sides on the test part of the scenario all: Ember as its knob turns, its rivals as they are."""
-
-    welcome: float
-    turned: list[tuple[float, Sides]]
-    rivals: dict[str, Sides]
-
-
-@dataclass(frozen=True)
-class ShownBundle:
-    """A recommended bundle and the reason at a glance: which of its items the user has already."""
-
-    rank: int
-    bundle_id: str
-    score: float
-    times_taken: int
-    size: int
-    shared_items: list[str]
-    taken_later: bool
-
-
-@dataclass(frozen=True)
-class ShownUser:
-    """A user and the list recommended to them. `held_out` are the bundles they took in the test part."""
-
-    user_id: str
-    items: list[str]
-    held_out: list[str]
-    recommended: list[ShownBundle]
-
-
-@dataclass(frozen=True)
-class Receiver:
-    """A user whom the new bundle suits; `owned` of its items are theirs already."""
-
-    rank: int
-    user_id: str
-    score: float
-    owned: int
-
-
-@dataclass(frozen=True)
-class NewBundle:
-    """A bundle that did not exist in training, and who gets it.
-
-    `owned_on_average` is over all users; `lists_entered` says how many of their lists of K it enters.
-    `list_of_first` is the list of the first of the audience.
-    """
-
-    bundle_id: str
-    items: list[str]
-    audience: list[Receiver]
-    owned_on_average: float
-    lists_entered: int
-    n_users: int
-    list_of_first: list[str]
-
-
-@dataclass(frozen=True)
-class Demo:
-    """Everything the demo found, ready for JSON."""
-
-    out: str
-    seed: int
-    quick: bool
-    seconds: float
-    world: dict[str, Any]
-    scenarios: dict[str, Scenario]
-    knob: Knob
-    user: ShownUser
-    new_bundle: NewBundle
-    versions: dict[str, str]
-    commands: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Viewer:
@@ -178,6 +95,9 @@ class Viewer:
 
     def knob(self, found: Knob) -> None:
         """Ember's knob was turned."""
+
+    def first_days(self, found: FirstDays) -> None:
+        """Bundles were followed from their launch on."""
 
     def user(self, shown: ShownUser) -> None:
         """A user's list is there."""
@@ -208,11 +128,13 @@ def run_demo(
 
     knob = turn_the_knob(out)
     viewer.knob(knob)
-    cold = read_split(out / "splits" / "cold")
-    recommender = Recommender.load(run_directory(out, "cold"))
-    user = recommend_to_one(recommender, cold)
+    first_days = follow_young_bundles(out, world, seed, quick, viewer)
+    viewer.first_days(first_days)
+    served = _train_on_everything(out, seed, quick, viewer)
+    recommender = Recommender.load(served)
+    user = recommend_to_one(recommender, world)
     viewer.user(user)
-    new_bundle = add_a_bundle(recommender, cold.train)
+    new_bundle = add_a_bundle(recommender, world)
     viewer.new_bundle(new_bundle)
     demo = Demo(
         out=str(out),
@@ -222,6 +144,8 @@ def run_demo(
         world=stats(world).to_dict(),
         scenarios=scenarios,
         knob=knob,
+        first_days=first_days,
+        served=str(served),
         user=user,
         new_bundle=new_bundle,
         versions=_versions(),
@@ -254,20 +178,69 @@ def _judge_all(out: Path, name: str, seed: int, quick: bool, viewer: Viewer) -> 
     data = out / "splits" / name
     models = {}
     for model in MODELS:
-        learns = model in LEARNING
-        run = train_run(
-            data,
-            run_directory(out, name, model),
-            model_name=model,
-            preset="demo" if learns else "default",
-            overrides=QUICK_SETTINGS if learns and quick else None,
-            seed=seed,
-            overwrite=True,
-            watcher=viewer.training(model) if learns else None,
-        )
+        run = _train(out, data, name, model, seed, QUICK_SETTINGS if quick else {}, viewer)
         report = run.evaluate(ks=(K,), by_popularity=True)
         models[model] = report | {"settings": run.record.config | run.record.training}
     return Scenario(name, read_split(data).report(), models, verdict(name, models))
+
+
+def _train(
+    out: Path, data: Path, scenario: str, model: str, seed: int, settings: Settings, viewer: Viewer
+) -> Run:
+    """One training, on data that are divided already unless nothing is to be held out.
+
+    `settings` are for models that learn; the others have none.
+    """
+    learns = model in LEARNING
+    return train_run(
+        data,
+        run_directory(out, scenario, model),
+        model_name=model,
+        preset="demo" if learns else "default",
+        overrides=settings if learns else None,
+        seed=seed,
+        scenario=EVERYTHING if scenario == EVERYTHING else None,
+        overwrite=True,
+        watcher=viewer.training(model) if learns else None,
+    )
+
+
+def follow_young_bundles(out: Path, world: BundleData, seed: int, quick: bool, viewer: Viewer) -> FirstDays:
+    """Thin some bundles to a few takers each, and see who still finds the others."""
+    viewer.begin(YOUNG)
+    data = out / "splits" / YOUNG
+    write_tables(split(world, YOUNG, seed), data, overwrite=True)
+    settings = QUICK_SETTINGS if quick else YOUNG_SETTINGS
+    levels = {}
+    for model in YOUNG_MODELS:
+        run = _train(out, data, YOUNG, model, seed, settings, viewer)
+        levels[model] = run.evaluate(ks=(K,))["test"]["warm_up"]
+    return FirstDays(levels, young_verdict(levels))
+
+
+def young_verdict(levels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """What is found of the later takers of bundles with none and with a few takers, and who finds most."""
+    metric = f"recall@{K}"
+    untaken = {model: found["0"][metric] for model, found in levels.items()}
+    few = {}
+    for model, found in levels.items():
+        rest = [group[metric] for level, group in found.items() if level not in ("0", "others")]
+        few[model] = sum(rest) / len(rest) if rest else 0.0
+
+    def words(values: Mapping[str, float]) -> str:
+        ranked = sorted(values, key=lambda model: -values[model])
+        return ", ".join(f"{MODELS[model]} {values[model]:.4f}" for model in ranked)
+
+    return (
+        f"Recall@{K} of later takers, of bundles that nobody had taken: {words(untaken)}; of bundles with a "
+        f"few takers, on average: {words(few)}."
+    )
+
+
+def _train_on_everything(out: Path, seed: int, quick: bool, viewer: Viewer) -> Path:
+    """The model to serve: it learns from all interactions, so nothing is left to judge it by."""
+    viewer.begin(EVERYTHING)
+    return _train(out, out / "data", EVERYTHING, OURS, seed, QUICK_SETTINGS if quick else {}, viewer).path
 
 
 def verdict(scenario: str, models: Mapping[str, Mapping[str, Any]]) -> str:
@@ -309,52 +282,49 @@ def sides(scorer: Scorer, parts: Split) -> Sides:
     return Sides(*(evaluate(scorer, parts.train, half, (K,)).metrics[f"recall@{K}"] for half in halves))
 
 
-def recommend_to_one(recommender: Recommender, cold: Split) -> ShownUser:
-    """The list of the user with the most held-out bundles, so that there is something to compare with."""
-    train = cold.train
-    row = int(np.argmax(np.diff(cold.test.indptr)))
-    own = set(_row(train.user_item, row))
-    later = set(_row(cold.test, row))
+def recommend_to_one(recommender: Recommender, data: BundleData) -> ShownUser:
+    """The list of the user who took the most bundles, so that there is much to go by."""
+    row = int(np.argmax(np.diff(data.user_bundle.indptr)))
+    own = set(_row(data.user_item, row))
     shown = []
-    for found in recommender.recommend([train.users[row]], k=SHOWN):
-        bundle = train.bundles.position(found.bundle_id)
-        contents = _row(train.bundle_item, bundle)
+    for found in recommender.recommend([data.users[row]], k=SHOWN):
+        bundle = data.bundles.position(found.bundle_id)
+        contents = _row(data.bundle_item, bundle)
         shown.append(
             ShownBundle(
                 rank=found.rank,
                 bundle_id=found.bundle_id,
                 score=found.score,
-                times_taken=int(train.popularity[bundle]),
+                times_taken=int(data.popularity[bundle]),
                 size=len(contents),
-                shared_items=[train.items[item] for item in contents if item in own],
-                taken_later=bundle in later,
+                shared_items=[data.items[item] for item in contents if item in own],
             )
         )
     return ShownUser(
-        user_id=train.users[row],
-        items=[train.items[item] for item in sorted(own)],
-        held_out=[train.bundles[bundle] for bundle in sorted(later)],
+        user_id=data.users[row],
+        items=[data.items[item] for item in sorted(own)],
+        bundles=[data.bundles[bundle] for bundle in _row(data.user_bundle, row)],
         recommended=shown,
     )
 
 
-def add_a_bundle(recommender: Recommender, train: BundleData) -> NewBundle:
+def add_a_bundle(recommender: Recommender, data: BundleData) -> NewBundle:
     """Put a new bundle together, make it known, and see who gets it."""
-    items = compose_bundle(train, NEW_BUNDLE_SIZE)
+    items = compose_bundle(data, NEW_BUNDLE_SIZE)
     recommender.add_bundles({NEW_BUNDLE: items})
-    owned: npt.NDArray[np.float32] = train.user_item[:, train.items.positions(items)].sum(axis=1)
+    owned: npt.NDArray[np.float32] = data.user_item[:, data.items.positions(items)].sum(axis=1)
     audience = recommender.audience(NEW_BUNDLE, k=SHOWN)
-    lists = recommender.recommend(train.users.ids, k=K)
+    lists = recommender.recommend(data.users.ids, k=K)
     return NewBundle(
         bundle_id=NEW_BUNDLE,
         items=items,
         audience=[
-            Receiver(row.rank, row.user_id, row.score, int(owned[train.users.position(row.user_id)]))
+            Receiver(row.rank, row.user_id, row.score, int(owned[data.users.position(row.user_id)]))
             for row in audience
         ],
         owned_on_average=float(owned.mean()),
         lists_entered=sum(row.bundle_id == NEW_BUNDLE for row in lists),
-        n_users=train.n_users,
+        n_users=data.n_users,
         list_of_first=_list_of(audience[0].user_id, lists),
     )
 
@@ -380,16 +350,20 @@ def _row(matrix: Sparse, row: int) -> list[int]:
 
 def _commands(out: Path, user: ShownUser, new_bundle: NewBundle, program: str) -> list[str]:
     """What to try next; each works as it stands, from where the demo was started."""
-    cold = str(run_directory(out, "cold"))
-    added = f"{new_bundle.bundle_id}={','.join(new_bundle.items)}"
+    served, cold = (str(run_directory(out, scenario)) for scenario in (EVERYTHING, "cold"))
+    young = [str(run_directory(out, YOUNG, model)) for model in ("counting", OURS)]
+    added = ["--new-bundle", f"{new_bundle.bundle_id}={','.join(new_bundle.items)}"]
+    listed = ["recommend", served, "--user", user.user_id, "-k", str(SHOWN)]
     commands = [
         ["data", "stats", str(out / "data")],
-        ["recommend", cold, "--user", user.user_id, "-k", str(SHOWN)],
-        ["recommend", cold, "--user", user.user_id, "-k", str(SHOWN), "--welcome", "0"],
-        ["explain", cold, user.user_id, user.recommended[0].bundle_id],
-        ["audience", cold, new_bundle.bundle_id, "--new-bundle", added, "-k", str(SHOWN)],
+        listed,
+        [*listed, "--candidates", "new", *added],
+        ["explain", served, user.user_id, user.recommended[0].bundle_id],
+        ["audience", served, new_bundle.bundle_id, *added, "-k", str(SHOWN)],
         ["evaluate", cold, "--by-popularity"],
         ["evaluate", cold, "--candidates", "cold"],
+        ["compare", *young, "--plot", str(out / "warm-up.png")],
+        ["serve", served],
     ]
     return [shlex.join([program, *words]) for words in commands]
 
