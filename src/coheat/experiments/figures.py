@@ -11,7 +11,7 @@ from typing import Any
 from coheat.experiments.pages import LABELS, decimal
 from coheat.experiments.published import METRICS
 from coheat.experiments.sources import RATIO
-from coheat.plots import COLOURS, PANEL, Draw, colours_of
+from coheat.plots import COLOURS, PANEL, Draw, Levels, colours_of, draw_warm_up
 
 Document = dict[str, Any]
 FAMILIES = {"cold-start": "second", "warm-start": "fourth", "ours": "first", "yardstick": "third"}
@@ -50,6 +50,8 @@ def _picture(document: Document, dataset: str, tables: Sequence[Document]) -> Pi
         panels = [partial(draw_lines, tables=tables, grid=grid, metric=metric) for metric in METRICS]
         caption = f"{dataset}: {grid or 'share of test interactions on cold bundles'}, test figures."
         return Picture(name, tuple(panels), caption)
+    if document["view"] == "warm-up":
+        return Picture(name, *_warm_up_panels(tables))
     if document["view"] == "bars":
         caption = f"{dataset}: Recall@20 on test. Colours tell the kind of method; the dots are published."
         size = (max(5.2, 0.22 * sum(len(table["rows"]) for table in tables)), 3.6)
@@ -57,6 +59,47 @@ def _picture(document: Document, dataset: str, tables: Sequence[Document]) -> Pi
     panels = [partial(draw_methods, table=table, metric=METRICS[0]) for table in tables]
     caption = f"{dataset}: Recall@20 on test, bars measured, diamonds published."
     return Picture(name, tuple(panels), caption, (4.2, 0.9 + 0.27 * max(len(t["rows"]) for t in tables)))
+
+
+PANELS = {
+    "ours": "Ours and yardsticks",
+    "cold-start": "Cold-start methods",
+    "warm-start": "Warm-start methods",
+}
+"""Families that get a panel of their own; yardsticks stand beside ours."""
+
+
+def _warm_up_panels(tables: Sequence[Document]) -> tuple[tuple[Draw, ...], str, tuple[float, float]]:
+    """A panel per family with a line per model, all at one scale; our first model stands in each."""
+    rows = [row for table in tables for row in table["rows"] if row.get("warm_up")]
+    levels = {row["name"]: _means(row["warm_up"]) for row in rows}
+    reference = next((row["name"] for row in rows if row["family"] == "ours"), None)
+    top = max((group[METRICS[0]] for found in levels.values() for group in found.values()), default=0.0)
+    panels = []
+    for family, title in PANELS.items():
+        families = (family, "yardstick") if family == "ours" else (family,)
+        names = [row["name"] for row in rows if row["family"] in families]
+        if names:
+            shown = list(dict.fromkeys([*([reference] if reference else []), *names]))
+            found = {name: levels[name] for name in shown}
+            panels.append(partial(_draw_levels, found=found, title=title, top=1.05 * top))
+    caption = (
+        f"{tables[0]['dataset']}: {LABELS[METRICS[0]]} of held-out takers, by how many takers a bundle kept "
+        "in training; on the right all other bundles."
+    )
+    return tuple(panels), caption, (5.2, 4.2)
+
+
+def _means(levels: Document) -> dict[str, dict[str, float]]:
+    return {
+        level: {name: float(statistics.mean(values)) for name, values in numbers.items()}
+        for level, numbers in levels.items()
+    }
+
+
+def _draw_levels(axes: Any, found: Levels, title: str, top: float) -> None:
+    draw_warm_up(axes, found, METRICS[0], title)
+    axes.set_ylim(0, top)
 
 
 def _mean(row: Document, metric: str) -> float:

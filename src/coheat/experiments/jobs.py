@@ -29,6 +29,7 @@ from coheat.evaluation import Evaluation, evaluate
 from coheat.experiments.plan import Row, preset_for
 from coheat.experiments.published import METRICS
 from coheat.experiments.sources import Source
+from coheat.judging import judge
 from coheat.presets import resolve_settings
 from coheat.runs import Run, train_run
 from coheat.served import Served
@@ -147,7 +148,11 @@ def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         raise CoheatError(f"{NOT_FINITE} at last; epoch {about.best_epoch} was the best until then")
     split = read_split(run.record.data_resolved)
     scorer = run.artifact.served()
-    test = evaluate(scorer, split.train, split.test, (K,))
+    test = judge(scorer, split, "test", (K,))
+    if test is None:
+        raise DataError(
+            f"{run.record.data}: nobody has a bundle in the test part, so there is nothing to measure"
+        )
     validation = evaluate(scorer, split.train, split.validation, (K,)) if split.validation.nnz else None
     shelf = _shelf(scorer, split.train, split.test)
     history = run.history
@@ -162,6 +167,7 @@ def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         "test": _metrics(test),
         "validation": None if validation is None else _metrics(validation),
         "shelf": None if shelf is None else _metrics(shelf),
+        "warm_up": test.warm_up,
     }
     per_user = {name: test.per_user[name] for name in METRICS}
     return document, {"split": np.array(run.record.fingerprint), "users": test.users, **per_user}

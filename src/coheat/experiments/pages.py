@@ -14,6 +14,7 @@ from typing import Any
 from coheat.errors import DataError
 from coheat.experiments.published import METRICS
 from coheat.experiments.sources import RATIO
+from coheat.plots import OTHERS
 from coheat.storage import replacing_file
 
 Document = dict[str, Any]
@@ -62,6 +63,8 @@ def sheets(document: Document) -> list[Sheet]:
     if document["view"] == "datasets":
         return [_dataset_sheet(entry) for entry in document["datasets"]]
     tables = document["tables"]
+    if document["view"] == "warm-up":
+        return [_level_sheet(table) for table in tables]
     if not any(table["division"].startswith(RATIO) for table in tables):
         return [_sheet([table], document["grid"]) for table in tables]
     by_dataset: dict[str, list[Document]] = {}
@@ -89,6 +92,41 @@ def _sheet(tables: Sequence[Document], grid: str | None) -> Sheet:
     title = tables[0]["dataset"] + (", cold ratio" if shares else f", {tables[0]['division']}")
     best = max(range(len(rows)), key=means.__getitem__) if rows and not shares and max(means) >= 0 else None
     return Sheet(title, heads, tuple(rows), best, tuple(dict.fromkeys(remarks)))
+
+
+def _level_sheet(table: Document) -> Sheet:
+    """Recall by how many takers a bundle kept; the best row is the best on those with some."""
+    metric, measured = METRICS[0], [row for row in table["rows"] if row.get("warm_up")]
+    levels = list(measured[0]["warm_up"]) if measured else []
+    some = [level for level in levels if level not in ("0", OTHERS)]
+    rows: list[tuple[str, ...]] = []
+    means = []
+    for row in table["rows"]:
+        if row in measured:
+            found = {level: numbers[metric] for level, numbers in row["warm_up"].items()}
+            over = [statistics.mean(values) for values in zip(*(found[level] for level in some), strict=True)]
+            cells = (mean_and_deviation(values) for values in (*found.values(), over, row["test"][metric]))
+            rows.append((row["name"], str(len(row["seeds"])), *cells, ", ".join(map(str, row["epochs"]))))
+            means.append(statistics.mean(over))
+        elif row["failures"]:
+            rows.append((row["name"], "0", *(["failed"] * (len(levels) + 2)), ""))
+            means.append(-1.0)
+    span = f"mean of {some[0]} to {some[-1]}" if some else ""
+    heads = ("takers kept", "seeds", *levels, span, LABELS[metric], "epoch")
+    best = max(range(len(rows)), key=means.__getitem__) if means and max(means) >= 0 else None
+    remarks = _level_remarks(measured, levels) + _remarks({**table, "significance": []}, None)
+    return Sheet(f"{table['dataset']}, {table['division']}", heads, tuple(rows), best, tuple(remarks))
+
+
+def _level_remarks(measured: Sequence[Document], levels: Sequence[str]) -> list[str]:
+    if not measured:
+        return []
+    counts = {level: measured[0]["warm_up"][level]["positives"][0] for level in levels}
+    held_out = ", ".join(f"{level}: {count:,}" for level, count in counts.items())
+    return [
+        "A column has the share of held-out takers of its bundles who find them among their first 20. "
+        f"So many are held out (seed 0): {held_out}.",
+    ]
 
 
 def _cells(row: Document, grid: str | None) -> tuple[str, ...]:

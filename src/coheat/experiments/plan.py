@@ -1,7 +1,7 @@
 """What an experiment asks for: a TOML file with its rows, scenarios and seeds.
 
-The files of the paper's tables and figures stand in `tables` (and, in the repository, in `experiments` at the
-root). Anybody's own file of the same kind is run by its path.
+The files of the paper's tables and figures, and of tables of our own, stand in `tables` (and, in the
+repository, in `experiments` at the root). Anybody's own file of the same kind is run by its path.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ NAMES = (
     "figure-comparison",
 )
 """The experiments of the paper, in the order of the report; `all` runs every one."""
+OWN = ("warm-up",)
+"""Experiments that the paper does not have; each is run by its name."""
 
 Family = Literal["cold-start", "warm-start", "ours", "yardstick"]
 
@@ -52,8 +54,8 @@ class Experiment(Settings):
 
     name: str
     title: str
-    view: Literal["datasets", "methods", "lines", "bars"] = Field(description="how it is drawn")
-    scenarios: tuple[Literal["cold", "warm", "all"], ...] = ()
+    view: Literal["datasets", "methods", "lines", "bars", "warm-up"] = Field(description="how it is drawn")
+    scenarios: tuple[Literal["cold", "warm", "all", "warm-up"], ...] = ()
     cold_shares: tuple[float, ...] = Field(
         (), description="instead of scenarios: shares of test interactions on cold bundles"
     )
@@ -85,13 +87,16 @@ class Row:
 def load_experiment(name: str) -> Experiment:
     """An experiment of the paper by name, or one's own by the path of its TOML file."""
     path = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
-    if not name.endswith(".toml") and name not in NAMES:
-        raise ConfigError(
-            f"there is no experiment {name!r}; choose one of {', '.join(NAMES)}, all, or a .toml file"
-        )
+    if not name.endswith(".toml") and name not in (*NAMES, *OWN):
+        known = ", ".join((*NAMES, *OWN))
+        raise ConfigError(f"there is no experiment {name!r}; choose one of {known}, all, or a .toml file")
     experiment = Experiment.create({"name": path.stem, **read_toml(path)}, str(path))
     if experiment.view != "datasets" and not (experiment.divisions and experiment.models):
         raise ConfigError(f"{path}: an experiment needs models, and scenarios or cold_shares")
+    if experiment.view == "warm-up" and experiment.divisions != ("warm-up",):
+        raise ConfigError(
+            f'{path}: the view "warm-up" shows the scenario of that name; write scenarios = ["warm-up"]'
+        )
     for key in experiment.grid:
         if not any(_has_setting(row.model, key) for row in experiment.models):
             raise ConfigError(f"{path}: grid.{key}: none of its models has a setting of that name")
@@ -103,14 +108,17 @@ def load_experiments(name: str) -> list[Experiment]:
     return [load_experiment(known) for known in (NAMES if name == "all" else [name])]
 
 
-def rows(experiment: Experiment, seeds: int | None = None) -> list[Row]:
+def rows(experiment: Experiment, seeds: int | None = None, epochs: int | None = None) -> list[Row]:
     """Every row of the table, one for each value of the grid; `seeds` overrides what the file says.
 
-    A model without the grid's setting, such as a yardstick, has one row.
+    A model without the grid's setting, such as a yardstick, has one row. `epochs` overrides those of every
+    model that learns in epochs.
     """
     found = []
     for row in experiment.models:
         count = seeds or row.seeds or experiment.seeds
+        if epochs is not None and row.model in MODELS and MODELS[row.model].learns:
+            row = row.model_copy(update={"settings": {**row.settings, "epochs": epochs}})
         common = (row.model, row.preset)
         grid = {key: values for key, values in experiment.grid.items() if _has_setting(row.model, key)}
         if not grid:

@@ -34,11 +34,13 @@ def reproduce(
     only: Sequence[str] = (),
     parallel: int = 1,
     console: Console | None = None,
+    epochs: int | None = None,
 ) -> Reproduction:
     """Train what an experiment (`all`: every one) needs and is not done yet in `out`, then write its tables.
 
-    `only` limits what is trained now to these models. The tables show everything that has been measured in
-    `out`, whenever that was. Killed at any moment, the same call goes on where it stopped.
+    `only` limits what is trained now to these models, `epochs` shortens every training. The tables show all
+    that has been measured in `out`, whenever that was. Killed at any moment, the same call goes on where it
+    stopped.
     """
     if only:
         check_only(only)
@@ -46,7 +48,7 @@ def reproduce(
     datasets, sources = find_datasets(data), Sources(out)
     jobs: dict[str, Job] = {}
     for experiment in experiments:
-        for table in plan_tables(experiment, datasets, sources, seeds):
+        for table in plan_tables(experiment, datasets, sources, seeds, epochs):
             for entry in table.entries:
                 if not only or entry.row.model in only:
                     jobs |= {job.place: job for job in entry.jobs}
@@ -54,7 +56,7 @@ def reproduce(
         raise ConfigError(f"{out}: a file is in the way; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     run_jobs(out, list(jobs.values()), parallel, console)
-    documents = [gather(experiment, datasets, sources, out, seeds) for experiment in experiments]
+    documents = [gather(experiment, datasets, sources, out, seeds, epochs) for experiment in experiments]
     return _write(documents, out, name)
 
 

@@ -52,23 +52,26 @@ class Table:
 
 
 def plan_tables(
-    experiment: Experiment, datasets: Sequence[Dataset], sources: Sources, seeds: int | None = None
+    experiment: Experiment,
+    datasets: Sequence[Dataset],
+    sources: Sources,
+    seeds: int | None = None,
+    epochs: int | None = None,
 ) -> list[Table]:
     """Every table of an experiment with the trainings it needs."""
+    asked = rows(experiment, seeds, epochs)
     return [
-        _table(experiment, dataset, division, sources, seeds)
+        _table(asked, dataset, division, sources)
         for dataset in datasets
         for division in experiment.divisions
         if sources.has(dataset, division)
     ]
 
 
-def _table(
-    experiment: Experiment, dataset: Dataset, division: str, sources: Sources, seeds: int | None
-) -> Table:
+def _table(asked: Sequence[Row], dataset: Dataset, division: str, sources: Sources) -> Table:
     first = sources.source(dataset, division, 0)
     entries = []
-    for row in rows(experiment, seeds):
+    for row in asked:
         if row.model not in MODELS:
             entries.append(Entry(row, None, (), f"model {row.model} is not in this version"))
             continue
@@ -96,6 +99,7 @@ def gather(
     sources: Sources,
     out: Path,
     seeds: int | None = None,
+    epochs: int | None = None,
 ) -> Document:
     """The document of an experiment, from whatever has been measured so far in `out`."""
     document: Document = {
@@ -109,7 +113,7 @@ def gather(
     }
     if experiment.view == "datasets":
         return {**document, "datasets": [_statistics(dataset, sources) for dataset in datasets]}
-    tables = plan_tables(experiment, datasets, sources, seeds)
+    tables = plan_tables(experiment, datasets, sources, seeds, epochs)
     return {**document, "tables": [_filled(table, out) for table in tables]}
 
 
@@ -155,7 +159,17 @@ def _row(entry: Entry, table: Table, out: Path) -> Document:
     for part in ("test", "validation", "shelf"):
         there = [m[part] for m in good if m[part] is not None]
         document[part] = {name: [values[name] for values in there] for name in (there[0] if there else {})}
+    if levels := [m["warm_up"] for m in good if m.get("warm_up")]:
+        document["warm_up"] = _levels(levels)
     return document
+
+
+def _levels(found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
+    """The warm-up of several seeds, every number as a list; each seed thins other bundles."""
+    return {
+        level: {name: [one[level][name] for one in found if level in one] for name in numbers}
+        for level, numbers in found[0].items()
+    }
 
 
 def _published(entry: Entry, table: Table) -> dict[str, float] | None:

@@ -6,7 +6,7 @@ Of a directory DIR these are understood, NAME being what the data set is called 
     DIR/NAME                                     data without a split; splits are made for each seed
     DIR                                          the same, the data set being called like the directory
 
-A cold-ratio split is always made here, from all interactions that a data set has.
+A cold-ratio or warm-up split is always made here, from all interactions that a data set has.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Sources:
         return self._data[dataset.name]
 
     def has(self, dataset: Dataset, division: str) -> bool:
-        """Whether there is data: a data set with published splits has just those, and cold ratios."""
-        return division in dataset.published or not dataset.published or division.startswith(RATIO)
+        """Whether there is data: where some scenarios are published, the others of these are not made."""
+        return division in dataset.published or not dataset.published or division not in SCENARIOS
 
     def source(self, dataset: Dataset, division: str, seed: int) -> Source:
         """Where to train: the same published split for every seed, or a split made with the seed."""
