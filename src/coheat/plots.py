@@ -210,15 +210,21 @@ def draw_trade(axes: Any, values: Trade, labels: tuple[str, str], title: str) ->
     axes.legend(fontsize=8.5, loc="lower left")
 
 
-def draw_warm_up(axes: Any, found: Levels, metric: str, title: str) -> None:
-    """A metric by the takers that bundles kept, one line per series; all other bundles are dots apart."""
+def draw_warm_up(
+    axes: Any, found: Levels, metric: str, title: str, colours_by: Sequence[str] | None = None
+) -> None:
+    """A metric by the takers that bundles kept, one line per series; all other bundles are dots apart.
+
+    `colours_by` names all series of the page, where they should have the same colours in every picture.
+    """
     first = next(iter(found.values()))
     kept = sorted((level for level in first if level != OTHERS), key=int)
     places = list(range(len(kept)))
     apart = len(kept) + 0.5
     dots: dict[str, Any] = {"marker": "o", "markersize": 4, "clip_on": False}
-    for name, stroke in strokes_of(list(found)).items():
-        levels = found[name]
+    strokes = strokes_of(colours_by or list(found))
+    for name, levels in found.items():
+        stroke = strokes[name]
         axes.plot(places, [levels[level][metric] for level in kept], **stroke, **dots, label=name)
         axes.plot(apart, levels[OTHERS][metric], color=stroke["color"], **dots)
     axes.axvline(apart - 0.75, color=COLOURS["line"], linewidth=1)

@@ -112,9 +112,10 @@ def _results_drawn(demo: Demo) -> Figures:
                 {MODELS[model]: levels for model, levels in demo.first_days.levels.items()},
                 RECALL,
                 "The first days of a bundle",
+                list(MODELS.values()),
             ),
-            "Share of a bundle's held-out takers who get it into their lists, by how many takers it kept in "
-            "training. A line that falls from the left drops bundles at their first sales.",
+            f"Share of a bundle's held-out takers who find it in their list of {K}, by how many takers it "
+            "kept in training. A line that falls from the left drops bundles at their first sales.",
         ),
     }
 
