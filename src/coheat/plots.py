@@ -37,7 +37,8 @@ COLOURS = {
     "fourth": "#2b8a3e",
 }
 SERIES = ("first", "second", "third", "fourth")
-DASHES = ("-", "--", ":", "-.")
+STROKES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
+"""Line styles and markers, for more series than there are colours."""
 PANEL = (5.2, 3.1)
 OTHERS = "others"
 """The bundles that were not thinned, among the levels of a warm-up."""
@@ -49,11 +50,12 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def strokes_of(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Colour and line style of each series; where they are more than the colours, dashes tell them apart."""
-    return {
-        name: {"color": colour, "linestyle": DASHES[n // len(SERIES) % len(DASHES)]}
-        for n, (name, colour) in enumerate(colours_of(names).items())
-    }
+    """Colour, line style and marker of each series, so that more of them than colours are told apart."""
+    found = {}
+    for n, (name, colour) in enumerate(colours_of(names).items()):
+        line, marker = STROKES[n // len(SERIES) % len(STROKES)]
+        found[name] = {"color": colour, "linestyle": line, "marker": marker}
+    return found
 
 
 @contextmanager
@@ -221,12 +223,12 @@ def draw_warm_up(
     kept = sorted((level for level in first if level != OTHERS), key=int)
     places = list(range(len(kept)))
     apart = len(kept) + 0.5
-    dots: dict[str, Any] = {"marker": "o", "markersize": 4, "clip_on": False}
+    dots: dict[str, Any] = {"markersize": 4, "clip_on": False}
     strokes = strokes_of(colours_by or list(found))
     for name, levels in found.items():
         stroke = strokes[name]
         axes.plot(places, [levels[level][metric] for level in kept], **stroke, **dots, label=name)
-        axes.plot(apart, levels[OTHERS][metric], color=stroke["color"], **dots)
+        axes.plot(apart, levels[OTHERS][metric], **stroke, **dots)
     axes.axvline(apart - 0.75, color=COLOURS["line"], linewidth=1)
     ticks = [*zip(places, kept, strict=True), (apart, OTHERS)]
     names = [f"{level}\n({first[level]['positives']:,.0f})" for _, level in ticks]
@@ -234,7 +236,10 @@ def draw_warm_up(
     axes.set(xlabel="takers that the bundle kept in training (held-out takers)", ylabel=metric, title=title)
     axes.set_ylim(bottom=0)
     axes.margins(y=0.1)
-    axes.legend(fontsize=8.5)
+    if len(found) > len(SERIES):  # among so many lines there is no free place for their names
+        axes.legend(fontsize=8.5, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.24))
+    else:
+        axes.legend(fontsize=8.5)
 
 
 def draw_bars(axes: Any, values: Values, title: str, label: str = "") -> None:

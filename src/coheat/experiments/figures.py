@@ -87,7 +87,7 @@ def _warm_up_panels(tables: Sequence[Document]) -> tuple[tuple[Draw, ...], str, 
         f"{tables[0]['dataset']}: {LABELS[METRICS[0]]} of held-out takers, by how many takers a bundle kept "
         "in training; on the right all other bundles."
     )
-    return tuple(panels), caption, (5.2, 4.2)
+    return tuple(panels), caption, (5.2, 4.4)
 
 
 def _means(levels: Document) -> dict[str, dict[str, float]]:
