@@ -24,13 +24,17 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table ready to be written: heads, rows of texts, the number of the best row, remarks below it."""
+    """A table ready to be written: heads, rows of texts, the number of the best row, remarks below it.
+
+    Of the best row the first `marked` cells stand out: up to the figure by which it is the best.
+    """
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     best: int | None
     remarks: tuple[str, ...]
+    marked: int = 3
 
 
 def decimal(value: float) -> str:
@@ -98,7 +102,7 @@ def _level_sheet(table: Document) -> Sheet:
     """Recall by how many takers a bundle kept; the best row is the best on those with some."""
     metric, measured = METRICS[0], [row for row in table["rows"] if row.get("warm_up")]
     levels = list(measured[0]["warm_up"]) if measured else []
-    some = [level for level in levels if level not in ("0", OTHERS)]
+    some = [level for level in levels if level not in ("0", OTHERS)] or levels[:1]  # tiny data have none
     rows: list[tuple[str, ...]] = []
     means = []
     for row in table["rows"]:
@@ -115,7 +119,9 @@ def _level_sheet(table: Document) -> Sheet:
     heads = ("takers kept", "seeds", *levels, span, LABELS[metric], "epoch")
     best = max(range(len(rows)), key=means.__getitem__) if means and max(means) >= 0 else None
     remarks = _level_remarks(measured, levels) + _remarks({**table, "significance": []}, None)
-    return Sheet(f"{table['dataset']}, {table['division']}", heads, tuple(rows), best, tuple(remarks))
+    return Sheet(
+        f"{table['dataset']}, {table['division']}", heads, tuple(rows), best, tuple(remarks), marked=1
+    )
 
 
 def _level_remarks(measured: Sequence[Document], levels: Sequence[str]) -> list[str]:
@@ -223,7 +229,7 @@ def _markdown_table(sheet: Sheet) -> str:
     for number, row in enumerate(sheet.rows):
         cells = [cell.replace("|", r"\|").replace("\n", " ") for cell in row]
         if number == sheet.best:
-            cells[:3] = [f"**{cell}**" for cell in cells[:3]]
+            cells[: sheet.marked] = [f"**{cell}**" for cell in cells[: sheet.marked]]
         lines.append(tuple(cells))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
