@@ -60,7 +60,7 @@ LEARNING = ("ember", "coheat")
 """Models that take their time: those with a preset for the demo, and a bar to watch."""
 YOUNG_MODELS = ("ember", "counting", "popularity")
 """Those that are judged on young bundles: ours, and two that take no time."""
-YOUNG_SETTINGS = {"epochs": 15, "evaluate_every": 15}
+YOUNG_SETTINGS = {"epochs": 10, "evaluate_every": 10}
 """A short training is enough to see whether the first sales push a bundle out of the lists."""
 TURNS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Values of Ember's knob, `welcome`, that are looked at."""
