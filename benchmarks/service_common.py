@@ -103,7 +103,8 @@ class RandomEmber(RandomVectors):
             Overlap("own items", "log", falling, taken=0.0),
             Overlap("items of own bundles", "log", rising, own=0.0),
         )
-        knob = Knob(1.0, (0.0, 1.0, 2.0), (0.0, 8.0), ((-9.0, 0.0), (0.0, 0.0), (0.5, 0.0)), "a welcome")
+        lines = ((-9.0, 0.0), (0.0, 0.0), (0.5, 0.0))
+        knob = Knob(1.0, (0.0, 1.0, 2.0), (0.0, 8.0), lines, (0.0, 0.5, 1.0), "a welcome")
         parts = [(block, users[block.name], bundles[block.name]) for block in blocks]
         return Served.create(
             self.relations, parts, overlaps=overlaps, bias=rising, knobs={"welcome": knob}

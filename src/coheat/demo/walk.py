@@ -62,7 +62,7 @@ YOUNG_MODELS = ("ember", "counting", "popularity")
 """Those that are judged on young bundles: ours, and two that take no time."""
 YOUNG_SETTINGS = {"epochs": 10, "evaluate_every": 10}
 """A short training is enough to see whether the first sales push a bundle out of the lists."""
-TURNS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+TURNS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 """Values of Ember's knob, `welcome`, that are looked at."""
 K = 20
 SHOWN = 10
