@@ -130,8 +130,7 @@ def evaluate_shifted(
     """Recall and nDCG at k with each row of `shifts` (n, n_bundles) added to all scores, and lists rationed
     as the same one of `rations` says: scored only once.
 
-    With a mask of `established` bundles also the share of the positives among them that is found, where there
-    are any.
+    With a mask of `established` bundles also which share of all positives is found and among them.
     """
     relevant, users = _judged(held_out, np.ones(train.n_bundles, dtype=np.bool_))
     known = None if established is None else metrics.restrict(relevant, established)
@@ -140,7 +139,7 @@ def evaluate_shifted(
         recall, ndcg = metrics.recall(ranked, relevant, k), metrics.ndcg(ranked, relevant, k)
         found.append({f"recall@{k}": float(recall.mean()), f"ndcg@{k}": float(ndcg.mean())})
         if known is not None and known.nnz:
-            found[-1]["established"] = float(metrics.hits(ranked, known, k).sum() / known.nnz)
+            found[-1]["established"] = float(metrics.hits(ranked, known, k).sum() / relevant.nnz)
     return found
 
 

@@ -66,8 +66,8 @@ class Validation(Protocol):
         ...
 
     def turned(self, served: Served, knob: str, values: Sequence[float]) -> list[dict[str, float]]:
-        """Recall, nDCG and, where it can be told, how much is found of what people took of bundles that are
-        not young (`recall@k`, `ndcg@k`, `established`), with a knob at each of these values."""
+        """Recall, nDCG and, where it can be told, which share of all that people took is found and not young
+        (`recall@k`, `ndcg@k`, `established`), with a knob at each of these values."""
         ...
 
 

@@ -74,6 +74,8 @@ FEW = 1 / 12
 """What young bundles count as in the shares of lists where they are a smaller part of the catalogue."""
 SACRIFICE = 0.25
 """How much of what is found of established bundles validation may give up for young ones."""
+LITTLE = 0.03
+"""Share of all held-out interactions that it may give up in any case."""
 FADE = 8.0
 """Takers at which half of what youth changes by hand is gone."""
 FADING = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
@@ -328,7 +330,7 @@ class Ember(CrossCBR):
         # How many takers of young bundles are held out is an accident of the division; what is not young must
         # not pay for it beyond a limit.
         kept = np.array([one.pop("established", 0.0) for one in found])
-        allowed = np.flatnonzero(kept >= (1 - SACRIFICE) * kept.max())
+        allowed = np.flatnonzero(kept.max() - kept <= max(SACRIFICE * kept.max(), LITTLE))
         best = max(allowed.tolist(), key=lambda place: sum(found[place].values()))
         self.knobs[0] = values[best]
         return found[best]
