@@ -91,5 +91,5 @@ def test_scores_that_are_no_numbers_are_not_served(planted: Split, tmp_path: Pat
     with torch.no_grad():
         model.bundles[-1] = float("nan")  # one bundle of many: it would never be listed
     save(tmp_path / "model", model)
-    with pytest.raises(ArtifactError, match="not finite"):
+    with pytest.raises(ArtifactError, match="no finite number"):
         create_app(tmp_path / "model", tmp_path / "state")

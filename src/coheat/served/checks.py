@@ -55,7 +55,7 @@ def check_finite(name: str, array: Array) -> None:
     flat = array.reshape(-1)
     for start in range(0, len(flat), STRETCH):
         if not np.isfinite(flat[start : start + STRETCH]).all():
-            raise ArtifactError(f"{WHERE}: {name!r} holds a value that is no finite number; train again")
+            raise ArtifactError(f"{WHERE}: {name!r} holds a value that is no finite number")
         release_pages(array)
 
 
