@@ -156,9 +156,9 @@ def test_an_overlap_that_says_nothing_gets_no_weight() -> None:
     more = Choices(np.concatenate([choices.parts, noise], axis=2), choices.bundles, choices.taken)
     prior = {**flat_prior(), "noise": by_knot(0.0)}
     prior["bias"] = prior.pop("bias")  # the bias stays last
-    found = learn(more, popularity, youth, prior, NOBODY)
+    found = learn(more, popularity, youth, prior, NOBODY, level=30.0, shrink=30.0, smooth=100.0)
     assert np.abs(found["noise"].at(popularity, youth)).max() < 0.15
-    assert found["items"].at(popularity, youth).mean() > 0.4
+    assert found["items"].at(popularity, youth).mean() > 0.6
 
 
 def test_candidates_are_the_best_of_each_group() -> None:
