@@ -19,6 +19,7 @@ from coheat.evaluation.intervals import Interval
 from coheat.recommender import Recommender
 from coheat.retraining import publishing
 from coheat.retraining.judging import FEWEST_USERS, LARGEST_SHARE, Judgement, catch_up, judge, prepare
+from coheat.retraining.retrain import retrain
 from coheat.runs import Run, train_run
 from coheat.training import Watcher
 
@@ -135,3 +136,9 @@ def test_what_was_kept_before_is_not_lost(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="move it away"):
         publishing.publish(served, make(tmp_path / "new", "new"))
     assert (served / "run.json").read_text() == "old"
+
+
+def test_a_wrong_source_does_not_tie_the_next_try_to_it(old: Run, tmp_path: Path) -> None:
+    for source in ("nowhere", "elsewhere"):
+        with pytest.raises(ConfigError, match=f"{source}: there is nothing to collect from"):
+            retrain(old.path, tmp_path / source, tmp_path / "new", data=tmp_path)

@@ -19,7 +19,7 @@ from typing import Any
 
 from coheat.data.files import read_data
 from coheat.data.writing import COLLECTED
-from coheat.errors import ArtifactError, ConfigError, DataError
+from coheat.errors import ArtifactError, CoheatError, ConfigError, DataError
 from coheat.presets import model_class
 from coheat.recommender import Recommender
 from coheat.retraining import publishing
@@ -97,7 +97,12 @@ def retrain(
         _data_of(old)  # what is missing is said before anything is written
     with alone_in(steps):
         write_json(steps / ASKED, asdict(asked))
-        counts = _collected(old, asked, target, key)
+        try:
+            counts = _collected(old, asked, target, key)
+        except CoheatError:
+            if not (target / DATA).exists():  # nothing was begun: the next try may ask for something else
+                (steps / ASKED).unlink()
+            raise
         warm = starts_warm(model_class(old.record.model)) and not asked.fresh
         options = {"device": device, "watcher": watcher, "start": old.path if warm else None}
         judgement = _judged(old, target, options)
