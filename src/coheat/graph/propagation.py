@@ -92,6 +92,11 @@ class Weighted(Propagation):
         run_ranges(kernels.gather, self.row_ranges, *edges, x, out.numpy())
         return out
 
+    def on_needed_sources(self) -> tuple[Indices, Weighted]:
+        """The distinct sources that have an edge, and the same matrix with just these as columns."""
+        needed, renumbered = kernels.renumber(self.sources, self.n_sources)
+        return needed, Weighted(self.indptr, renumbered, len(needed), self.edge_weights)
+
 
 @dataclass(frozen=True)
 class Scaled(Propagation):

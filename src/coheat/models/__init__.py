@@ -21,6 +21,7 @@ from coheat.models.heater import Heater
 from coheat.models.lightgcl import LightGCL
 from coheat.models.lightgcn import LightGCN
 from coheat.models.mfbpr import MFBPR
+from coheat.models.multicbr import MultiCBR
 from coheat.models.popularity import Popularity
 from coheat.models.sgl import SGL
 from coheat.models.simgcl import SimGCL
@@ -44,6 +45,7 @@ MODELS: dict[str, type[Model]] = {
     "lightgcl": LightGCL,
     "lightgcn": LightGCN,
     "mfbpr": MFBPR,
+    "multicbr": MultiCBR,
     "popularity": Popularity,
     "sgl": SGL,
     "simgcl": SimGCL,
