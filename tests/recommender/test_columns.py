@@ -223,12 +223,14 @@ def test_a_bundle_of_unknown_items_is_placed_by_an_average_and_the_answer_says_s
     assert again.recommend(["u0"], 9) == shop.recommend(["u0"], 9)
     assert again.recommend(["u0"], 9).notes == shop.recommend(["u0"], 9).notes
     assert again.bundle("odd").popularity == 1
-    with pytest.raises(UnknownIdError, match=r"bundle 'half': the model knows none of its items .'venus'"):
-        shop.replace_bundles({"odd": ["i2"], "half": ["venus"]}, refuse_unknown=True)
     shop.replace_bundles({"odd": ["i2"], "half": ["venus"]})
     assert shop.bundle("odd").item_ids == ["i2"]
     assert [note for note in shop.recommend(["u0"], 9).notes if "'odd'" in note] == []
-    assert shop.replace_bundles({"b0": ["pluto"]}).placed_by == {"b0": "category"}
+    # Its category was that of its items, which it has no more; of a category of its own that holds on.
+    assert shop.replace_bundles({"b0": ["pluto"]}).placed_by == {"b0": "catalogue"}
+    shop.describe_bundles({"b1": {"category": "DRINKS"}})
+    assert shop.replace_bundles({"b1": ["pluto"]}).placed_by == {"b1": "category"}
+    assert shop.bundle("b1").placed_by == "category"
 
 
 def test_all_of_it_is_saved_and_loaded(shop: Recommender, tmp_path: Path) -> None:

@@ -184,7 +184,9 @@ def test_a_bad_artifact_leaves_the_old_model_at_work(run: Path, tmp_path: Path) 
     with_client(run, check)
 
 
-def test_what_a_new_model_cannot_place_waits_for_the_next(run: Path, tmp_path: Path) -> None:
+def test_what_a_new_model_knows_no_item_of_is_placed_by_an_average_until_the_next(
+    run: Path, tmp_path: Path
+) -> None:
     smaller = tmp_path / "smaller"
     write_random_artifact(smaller, SMALL.__class__(60, 40, 45, 8, 3, 5, 3))
 
@@ -192,12 +194,12 @@ def test_what_a_new_model_cannot_place_waits_for_the_next(run: Path, tmp_path: P
         await publish(client, "late", ["item-48"])
         await client.post("/v1/interactions", json={"user_id": "user-1", "bundle_id": "late"})
         larger = run.resolve()
-        for target, waiting, status in ((smaller, 2, 404), (larger, 0, 200)):
+        for target, placed_by in ((smaller, "catalogue"), (larger, None)):
             run.unlink()
             run.symlink_to(target)
-            assert (await client.post("/v1/models/reload")).json()["waiting"] == waiting
-            assert (await client.get("/v1/bundles/late")).status_code == status
-        assert (await client.get("/v1/bundles/late")).json()["popularity"] == 1
+            assert (await client.post("/v1/models/reload")).json()["waiting"] == 0
+            found = (await client.get("/v1/bundles/late")).json()
+            assert (found["popularity"], found["placed_by"]) == (1, placed_by)
 
     with_client(run, check)
 

@@ -15,8 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service_client import linked_run, publish, started, with_client
-from service_common import SMALL, write_random_artifact
+from test_artifact import save
 
+from coheat.data.split import Split
+from coheat.models import MODELS
+from coheat.rng import Randomness
 from coheat.service.served import LoadedModel, Outdated, load
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.store import KINDS, BundleChange, NewInteraction, Withdrawal
@@ -27,6 +30,7 @@ USERS = st.sampled_from(["user-1", "user-2", "stranger"])
 STEP = st.one_of(
     st.tuples(st.just("put"), BUNDLES, ITEMS),
     st.tuples(st.just("remove"), BUNDLES),
+    st.tuples(st.just("describe"), BUNDLES, st.sampled_from(["TEA", "MOONS", None])),
     st.tuples(st.just("record"), USERS, BUNDLES, st.sampled_from(KINDS), st.sampled_from(["", "list"])),
     st.tuples(st.just("withdraw"), USERS, BUNDLES, st.sampled_from(KINDS)),
     st.tuples(st.just("replay")),
@@ -41,6 +45,10 @@ def standing(model: LoadedModel) -> dict[str, Any]:
         "users": {
             user: sorted(recommender.user(user).recorded_ids) for user in ("user-1", "user-2", "stranger")
         },
+        "scores": {
+            row.bundle_id: round(row.score, 4)
+            for row in recommender.recommend(["user-3"], k=100, exclude_seen=False, only_on_offer=False)
+        },
         "unknown": model.unknown_items,
         "waiting": (model.waiting_bundles, +model.waiting_interactions),
         "sequence": model.sequence,
@@ -48,7 +56,7 @@ def standing(model: LoadedModel) -> dict[str, Any]:
 
 
 def vars_of(info: Any) -> tuple[Any, ...]:
-    return tuple(sorted(info.item_ids)), info.popularity, info.is_new, info.is_added
+    return tuple(sorted(info.item_ids)), info.popularity, info.is_new, info.is_added, info.placed_by
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,12 +70,14 @@ def test_in_steps_or_at_once_it_comes_to_the_same(steps: list[Any], served_by: s
         shelf = set(by_steps.recommender.bundle_ids)
         outdated = withdrawn = False
         for step in [*steps, ("replay",)]:
-            if step[0] == "put" and (served_by == "another" or step[2] != ("moon",)):
+            if step[0] == "put":
                 store.put_bundle(step[1], step[2], None if step[1] in shelf else fingerprint)
                 shelf.add(step[1])
             elif step[0] == "remove":
                 store.remove_bundle(step[1])
                 shelf.discard(step[1])
+            elif step[0] == "describe" and step[1] in shelf:
+                store.put_columns("bundle", step[1], {"category": step[2]})
             elif step[0] == "record" and step[2] in shelf:
                 store.add_interactions([NewInteraction(step[1], step[2], step[3], 1.0, step[4])])
             elif step[0] == "withdraw":
@@ -157,37 +167,83 @@ def test_a_write_whose_fate_is_uncertain_is_seen_by_all_or_by_nobody(tmp_path: P
     asyncio.run(go())
 
 
-def test_what_waits_can_be_withdrawn_or_mended(tmp_path: Path) -> None:
+def test_what_waits_can_be_withdrawn_or_finds_its_place_with_the_next_model(
+    planted: Split, tmp_path: Path
+) -> None:
     run = linked_run(tmp_path)
-    smaller = tmp_path / "smaller"
-    write_random_artifact(smaller, SMALL.__class__(60, 40, 45, 8, 3, 5, 3))
+    dam = MODELS["dam"](planted.train, MODELS["dam"].Config.create({}), Randomness(0))
+    save(tmp_path / "dam", dam, "dam")  # which cannot place any bundle that it was not trained with
 
     async def check(client: httpx.AsyncClient) -> None:
+        able = run.resolve()
         for name in ("late", "later"):
             await publish(client, name, ["item-48"])
             await client.post("/v1/interactions", json={"user_id": "user-1", "bundle_id": name})
-        run.unlink()
-        run.symlink_to(smaller)
+        relink(run, tmp_path / "dam")
         assert (await client.post("/v1/models/reload")).json()["waiting"] == 4
         found = await client.get("/v1/bundles/late")
         assert (found.status_code, "waits for a model" in found.json()["detail"]) == (404, True)
         again = await publish(client, "late", ["item-1"])
         assert (again.status_code, "waits" in again.json()["detail"]) == (409, True)
-        mended = await client.put("/v1/bundles/late", json={"item_ids": ["item-1", "item-48"]})
-        assert (mended.status_code, mended.json()["popularity"]) == (200, 1)
-        assert (await client.get("/v1/bundles/late")).json()["unknown_item_ids"] == ["item-48"]
         assert (await client.delete("/v1/bundles/later")).status_code == 204
         assert (await client.delete("/v1/bundles/later")).status_code == 404
-        assert (await client.get("/v1/models")).json()["waiting"] == 0
-
-    with_client(run, check)
+        assert (await client.get("/v1/models")).json()["waiting"] == 2
+        relink(run, able)
+        assert (await client.post("/v1/models/reload")).json()["waiting"] == 0
 
     async def look(client: httpx.AsyncClient) -> None:
         found = (await client.get("/v1/bundles/late")).json()
-        assert (found["popularity"], found["unknown_item_ids"]) == (1, ["item-48"])
-        assert (await client.get("/v1/models")).json()["waiting"] == 0
+        assert (found["popularity"], found["item_ids"], found["placed_by"]) == (1, ["item-48"], None)
+        assert (await client.get("/v1/bundles/later")).status_code == 404
 
+    with_client(run, check)
     with_client(run, look)
+
+
+def relink(run: Path, target: Path) -> None:
+    run.unlink()
+    run.symlink_to(target)
+
+
+def test_a_bundle_of_unknown_items_has_one_place_at_once_after_a_reload_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """It was refused, while the library placed it."""
+    run = linked_run(tmp_path)
+    lists: list[Any] = []
+
+    async def asked(client: httpx.AsyncClient) -> None:
+        found = (await client.get("/v1/recommendations/user-1?k=100&exclude_seen=false")).json()
+        about = (await client.get("/v1/bundles/odd")).json()
+        lists.append((found["recommendations"], found["note"], about))
+
+    async def check(client: httpx.AsyncClient) -> None:
+        made = await publish(client, "odd", ["moon", "sun"])
+        assert made.status_code == 201
+        assert made.json()["placed_by"] == "catalogue"
+        assert (made.json()["item_ids"], made.json()["unknown_item_ids"]) == ([], ["moon", "sun"])
+        await client.patch("/v1/bundles/bundle-3", json={"category": "TEA"})
+        await client.patch("/v1/bundles/odd", json={"category": "TEA"})
+        replaced = await client.put("/v1/bundles/bundle-5", json={"item_ids": ["mars"]})
+        assert (replaced.status_code, replaced.json()["placed_by"]) == (200, "catalogue")
+        await client.post("/v1/interactions", json={"user_id": "user-2", "bundle_id": "odd"})
+        await asked(client)
+        assert "'odd': the model knows none of its items, so it is placed like" in lists[0][1]
+        one = {"user_id": "user-1", "k": 1, "candidates": ["bundle-3"], "exclude_seen": False}
+        assert (await client.post("/v1/recommendations", json=one)).json()["note"] is None
+        assert (await client.post("/v1/models/reload")).json()["waiting"] == 0
+        await asked(client)
+        audience = (await client.get("/v1/bundles/odd/audience?k=2")).json()
+        assert "placed like an average" in audience["note"]
+        preview = (await client.post("/v1/previews", json={"item_ids": ["moon"]})).json()
+        assert "none of these items" in preview["note"]
+        assert len(preview["audience"]) == 10
+
+    with_client(run, check)
+    with_client(run, asked)
+    assert len(lists) == 3
+    assert lists[0] == lists[1] == lists[2]
+    assert lists[0][2]["popularity"] == 1
 
 
 def test_it_answers_while_it_catches_up_and_says_that_it_is_not_ready(tmp_path: Path) -> None:

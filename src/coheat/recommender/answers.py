@@ -52,7 +52,8 @@ class Recommendations(Sequence[Recommendation]):
     """Rows, best first, user after user; and what there is to say about them.
 
     `sources`: for each user, where the list comes from. `short`: for each list with fewer than k rows, how
-    many it has. `notes`: sentences for people, about everything short, left out or replaced.
+    many it has. `notes`: sentences for people, about everything short, left out or replaced; those of them
+    that are about one bundle of the lists are in `about_bundles`, by its id.
 
     It reads like a list. The rows are made as they are looked at: for many users, making them all and
     holding them at once takes a good part of the time that finding them takes.
@@ -66,6 +67,7 @@ class Recommendations(Sequence[Recommendation]):
         self.sources: dict[str, Source] = {}
         self.short: dict[str, int] = {}
         self.notes: list[str] = []
+        self.about_bundles: dict[str, str] = {}
 
     @cached_property
     def rows(self) -> list[Recommendation]:
@@ -163,7 +165,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class BundleInfo:
-    """A bundle: its items, how many took it, and whether it was written after training (`is_added`)."""
+    """A bundle: its items, how many took it, and whether it was written after training (`is_added`).
+
+    `placed_by`: where the model knows none of its items, whose average it is placed by; else None.
+    """
 
     bundle_id: str
     item_ids: list[str]
@@ -171,6 +176,7 @@ class BundleInfo:
     history_weight: float | None
     is_new: bool
     is_added: bool
+    placed_by: PlacedBy | None
 
 
 @dataclass(frozen=True)

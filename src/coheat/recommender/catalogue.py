@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coheat.artifact import Contents
-from coheat.attributes import Value, matching
-from coheat.errors import UnknownIdError
+from coheat.attributes import Value
 from coheat.ids import shortened, unknown
 from coheat.recommender.answers import PlacedBy
+from coheat.recommender.average import Averages
 from coheat.recommender.described import Described
 from coheat.served import Bundles, Served
 from coheat.served.ranking import Positions
@@ -49,6 +49,7 @@ class Catalogue:
     """Items of the bundles (by row) that were added or replaced."""
     described: Described
     """What is said of bundles and items in columns."""
+    averages: Averages
     strangers: Mapping[int, Stranger] = field(default_factory=dict)
     """Bundles (by row) none of whose items are known."""
 
@@ -58,7 +59,9 @@ class Catalogue:
         alive = np.ones(len(ids), dtype=np.bool_)
         rows = {name: row for row, name in enumerate(ids)}
         about = contents.bundle_attributes, contents.item_attributes, served.relations.bundle_item
-        return Catalogue(served, list(ids), rows, served.bundles, alive, {}, Described.of_training(*about))
+        described = Described.of_training(*about)
+        averages = Averages(served.relations.bundle_item, described.bundles)
+        return Catalogue(served, list(ids), rows, served.bundles, alive, {}, described, averages)
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -98,35 +101,21 @@ class Catalogue:
         stranger = self.strangers.get(row)
         return self.items_of(row) if stranger is None else stranger.items
 
-    def about_strangers(self, rows: Sequence[int]) -> list[str]:
-        """Sentences about those of these bundles that are placed by an average."""
+    def about_strangers(self, rows: Sequence[int]) -> dict[str, str]:
+        """A sentence about each of these bundles that is placed by an average."""
         names = {"category": "its category", "catalogue": "the catalogue"}
-        return [
-            f"bundle {shortened(self.ids[row])}: the model knows none of its items, so it is placed like an "
-            f"average bundle of {names[one.placed_by]}"
+        return {
+            self.ids[row]: f"bundle {shortened(self.ids[row])}: the model knows none of its items, so it is "
+            f"placed like an average bundle of {names[one.placed_by]}"
             for row in rows
             if (one := self.strangers.get(row))
-        ]
+        }
 
-    def typical_items(self, row: int | None) -> tuple[PlacedBy, Positions]:
-        """The most frequent items of the bundles of a bundle's category, or of all where it has none: as many
-        as such a bundle has."""
-        own = self.alive.copy()
-        own[list(self.strangers)] = False
-        placed_by: PlacedBy = "catalogue"
+    def typical_items(self, row: int) -> tuple[PlacedBy, Positions]:
+        """What stands for the items of a bundle none of which are known."""
         column = self.described.bundles.get("category")
-        category = None if column is None or row is None else column.value(row)
-        if category is not None:
-            alike = own & matching(self.described.bundles, {"category": {"is": category}}, len(self))
-            if self.bundles.sizes[alike].any():
-                own, placed_by = alike, "category"
-        rows = np.flatnonzero(own & (self.bundles.sizes > 0))
-        if not len(rows):
-            raise UnknownIdError("there is no bundle with items that the model knows, so none to go by")
-        held = np.concatenate([self.items_of(one) for one in rows.tolist()])
-        counts = np.bincount(held)
-        size = max(1, int(np.median(self.bundles.sizes[rows])))
-        return placed_by, np.sort(np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))])
+        category = None if column is None else column.value(row)
+        return self.averages.items(None if category is None else str(category))
 
     def _placed(
         self, rows: Sequence[int], items: Sequence[Positions], unknown: Mapping[int, Sequence[str]]
@@ -174,13 +163,14 @@ class Catalogue:
     ) -> Catalogue:
         """With other items for some bundles."""
         contents = {**self.contents, **dict(zip(rows.tolist(), items, strict=True))}
+        described = self.described.with_contents(rows, items)
         missing = {self.rows[name]: ids for name, ids in (unknown or {}).items()}
-        placing, strangers = self._placed(rows.tolist(), items, missing)
+        placing, strangers = replace(self, described=described)._placed(rows.tolist(), items, missing)
         return replace(
             self,
             bundles=self.served.replaced(self.bundles, rows, placing),
             contents=contents,
-            described=self.described.with_contents(rows, items),
+            described=described,
             strangers=strangers,
         )
 

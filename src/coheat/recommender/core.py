@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coheat.artifact import Changes, open_artifact, save_artifact
 from coheat.attributes import Value, Where
-from coheat.errors import ConfigError, DataError, UnknownIdError
+from coheat.errors import ConfigError, DataError
 from coheat.ids import shortened
 from coheat.recommender import lists as listing
 from coheat.recommender import standing, vectors
@@ -259,19 +259,16 @@ class Recommender(Shop):
         self,
         bundles: Mapping[str, Iterable[str]],
         columns: Mapping[str, Mapping[str, Value]] | None = None,
-        *,
-        refuse_unknown: bool = False,
     ) -> AddedBundles:
         """Make bundles known that did not exist before, from the ids of their items; `columns` says more of
         them, as in `describe_bundles`.
 
         Items the model does not know are left out and reported. A bundle with no known item is placed like an
         average one of its category, or else of the catalogue: by as many of the most frequent items there as
-        such a bundle has. `placed_by` of the answer, and a note of each list it is in, say so. With
-        `refuse_unknown` it is refused, and then none is added.
+        such a bundle has. `placed_by` of the answer, and a note of each list it is in, say so.
         """
         with self._lock:
-            added, items = self._checked(bundles, self._check_free, refuse_unknown)
+            added, items = self._checked(bundles, self._check_free)
             for name in columns or {}:
                 if name not in bundles:
                     raise ConfigError(f"columns names {shortened(name)}, which is not among the bundles")
@@ -281,12 +278,10 @@ class Recommender(Shop):
                 note_described(self._described["bundle"], columns or {})
             return self._with_places(added)
 
-    def replace_bundles(
-        self, bundles: Mapping[str, Iterable[str]], *, refuse_unknown: bool = False
-    ) -> AddedBundles:
+    def replace_bundles(self, bundles: Mapping[str, Iterable[str]]) -> AddedBundles:
         """Give bundles other items. What is known of them by their history stays. Unknown items: as above."""
         with self._lock:
-            added, items = self._checked(bundles, self._catalogue.row, refuse_unknown)
+            added, items = self._checked(bundles, self._catalogue.row)
             if items:
                 rows = np.array([self._catalogue.row(name) for name in added.bundle_ids], dtype=np.int64)
                 self._catalogue = self._catalogue.replaced(rows, items, added.unknown_items)
@@ -370,13 +365,11 @@ class Recommender(Shop):
             self._move({row: -count for row, count in Counter(gone).items()})
             return len(gone)
 
-    def check_bundles(
-        self, bundles: Mapping[str, Iterable[str]], replacing: bool = False, *, refuse_unknown: bool = False
-    ) -> AddedBundles:
+    def check_bundles(self, bundles: Mapping[str, Iterable[str]], replacing: bool = False) -> AddedBundles:
         """What `add_bundles` (or `replace_bundles`) would answer or raise, without doing it."""
         with self._lock:
             check_name = self._catalogue.row if replacing else self._check_free
-            return self._checked(bundles, check_name, refuse_unknown)[0]
+            return self._checked(bundles, check_name)[0]
 
     def takers(self, bundle: str) -> list[str]:
         """Who took a bundle, in training and since."""
@@ -437,24 +430,21 @@ class Recommender(Shop):
             raise ConfigError("name a bundle, or give the items of one that is not there yet")
         if bundle is not None:
             row = catalogue.row(bundle)
-            notes += catalogue.about_strangers([row])
+            notes += catalogue.about_strangers([row]).values()
             return row, catalogue.placing_items(row)
         self._served.check_places()
         left_out: dict[str, list[str]] = {}
         rows = item_rows(self._items, "", items or (), left_out)
         if not len(rows):
             notes.append("the model knows none of these items; placed like an average bundle")
-            return None, catalogue.typical_items(None)[1]
+            return None, catalogue.averages.items(None)[1]
         notes += [
             f"the model does not know the item {shortened(name)}; left out" for name in left_out.get("", [])
         ]
         return None, rows
 
     def _checked(
-        self,
-        bundles: Mapping[str, Iterable[str]],
-        check_name: Callable[[str], object],
-        refuse_unknown: bool,
+        self, bundles: Mapping[str, Iterable[str]], check_name: Callable[[str], object]
     ) -> tuple[AddedBundles, list[Positions]]:
         """Ids and item rows of bundles to add or replace; raises before anything is changed."""
         left_out: dict[str, list[str]] = {}
@@ -463,9 +453,8 @@ class Recommender(Shop):
             self._served.check_places()
             check_name(check_id(name, "bundle"))
             rows.append(item_rows(self._items, name, items, left_out))
-            if refuse_unknown and not len(rows[-1]):
-                shown = ", ".join(shortened(item) for item in left_out[name][:5])
-                raise UnknownIdError(f"bundle {shortened(name)}: the model knows none of its items ({shown})")
+            if not len(rows[-1]):
+                self._catalogue.averages.items(None)  # raises where there is nothing to go by
         return AddedBundles(list(bundles), left_out), rows
 
     def _check_free(self, name: str) -> None:

@@ -273,7 +273,8 @@ class Found:
         answer.sources, answer.short = self.sources, self.short
         strangers = self.catalogue.strangers
         listed = set(Ranked.joined(self.parts).bundles.tolist()) & strangers.keys() if strangers else set()
-        answer.notes = [*self.notes, *self.catalogue.about_strangers(sorted(listed))]
+        answer.about_bundles = self.catalogue.about_strangers(sorted(listed))
+        answer.notes = [*self.notes, *answer.about_bundles.values()]
         return answer
 
     def _fields(self) -> Attributes:

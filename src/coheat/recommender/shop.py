@@ -83,6 +83,7 @@ class Shop:
             history_weight=catalogue.history_weight(row),
             is_new=bool(catalogue.bundles.is_new[row]),
             is_added=row >= catalogue.n_trained,
+            placed_by=None if (one := catalogue.strangers.get(row)) is None else one.placed_by,
         )
 
     def fields_of(self, bundle: str, fields: Sequence[str] | None = None) -> dict[str, Value]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from coheat.errors import DataError
-from coheat.recommender import Recommender, SimilarBundle
+from coheat.recommender import Recommendations, Recommender, SimilarBundle
 from coheat.service import explorer, schemas, times
 from coheat.service.asking import (
     MAX_SEARCH,
@@ -115,7 +115,8 @@ async def create_bundle(
     request: Request, bundle: schemas.NewBundle, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """It can be recommended as soon as this is answered. Items the model does not know are reported and
-    left out; one it knows is enough. An id that is there already is refused: use PUT to replace it."""
+    left out; where it knows none, the bundle is placed like an average one of its category or of the
+    catalogue, and `placed_by` says which. An id that is there already is refused: use PUT to replace it."""
     if bundle.columns:
         check_names(bundle.columns)
     named = None if idempotency_key is None else _named(idempotency_key, bundle.model_dump_json())
@@ -185,7 +186,7 @@ async def remove_bundle(request: Request, bundle_id: PathId, if_match: IfMatch =
 )
 async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
     found = await state_of(request).ask(lambda model: require_bundle(model, bundle_id).audience(bundle_id, k))
-    return answer({"bundle_id": bundle_id, "audience": _listeners(found)})
+    return answer({"bundle_id": bundle_id, "audience": _listeners(found), "note": _note(found)})
 
 
 @router.get(
@@ -213,10 +214,12 @@ async def preview(request: Request, wanted: schemas.Preview) -> Response:
     """Nothing is stored or changed."""
 
     def look(model: Recommender) -> dict[str, Any]:
+        found = model.audience(k=wanted.k, items=wanted.item_ids)
         return {
-            "audience": _listeners(model.audience(k=wanted.k, items=wanted.item_ids)),
+            "audience": _listeners(found),
             "similar": _similar(model.similar_bundles(k=wanted.k, items=wanted.item_ids)),
             "unknown_item_ids": [item for item in dict.fromkeys(wanted.item_ids) if not model.has_item(item)],
+            "note": _note(found),
         }
 
     return answer(await asked(request, look))
@@ -242,6 +245,10 @@ def _written(written: Written) -> dict[str, Any]:
         "columns": written.columns,
         "on_offer": written.on_offer,
     }
+
+
+def _note(found: Recommendations) -> str | None:
+    return "; ".join(found.notes) or None
 
 
 def _listeners(found: Any) -> list[dict[str, Any]]:

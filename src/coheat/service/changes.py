@@ -28,7 +28,7 @@ def put_bundle(
     loaded.reached(sequence)
     try:
         change = model.replace_bundles if was_here else model.add_bundles
-        found = change({bundle_id: item_ids}, refuse_unknown=True)
+        found = change({bundle_id: item_ids})
     except CoheatError:
         loaded.note_unknown(bundle_id, [])
         loaded.waiting_bundles.add(bundle_id)

@@ -131,7 +131,7 @@ def _lists(
         asker: UserList(
             found.sources[name],
             rows.get(name, []),
-            note(found, name),
+            note(found, name, rows.get(name, [])),
             side,
             loaded.fingerprint,
         )
@@ -145,10 +145,12 @@ def _one_by_one(
     return {asker: found for one in askers for asker, found in _lists(loaded, side, [one], wanted).items()}
 
 
-def note(found: Recommendations, user_id: str) -> str | None:
-    """What there is to say about a list: what was left out for everybody, and why it is short."""
-    own = f"user {shortened(user_id)}: "
-    for_all = [one for one in found.notes if not one.startswith("user ")]
+def note(found: Recommendations, user_id: str, rows: Sequence[Recommendation]) -> str | None:
+    """What there is to say about a list: what was left out for everybody, why it is short, and which of its
+    bundles are placed by an average."""
+    own, about = f"user {shortened(user_id)}: ", found.about_bundles
+    others = set(about.values()) - {about[row.bundle_id] for row in rows if row.bundle_id in about}
+    for_all = [one for one in found.notes if not one.startswith("user ") and one not in others]
     short = [one.removeprefix(own).replace(", ", ": ", 1) for one in found.notes if one.startswith(own)]
     return "; ".join([*for_all, *(one for one in short if user_id in found.short and INSTEAD in one)]) or None
 

@@ -83,7 +83,7 @@ class Models:
     def _refusal(loaded: LoadedModel, bundle_id: str, item_ids: Sequence[str]) -> CoheatError | None:
         model = loaded.recommender
         try:
-            model.check_bundles({bundle_id: item_ids}, model.has_bundle(bundle_id), refuse_unknown=True)
+            model.check_bundles({bundle_id: item_ids}, model.has_bundle(bundle_id))
         except UnknownIdError as error:
             return DataError(str(error))
         except CoheatError as error:

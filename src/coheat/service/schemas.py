@@ -219,7 +219,8 @@ class Recommendations(BaseModel):
 @dataclass(frozen=True)
 class Bundle(BundleInfo):
     """A bundle; `unknown_item_ids` are those it was given that the model does not know, `columns` what is
-    said of it, and `on_offer` whether it is listed, as far as `available`, `launched` and `ends` decide."""
+    said of it, and `on_offer` whether it is listed, as far as `available`, `launched` and `ends` decide.
+    Where the model knows none of its items, `placed_by` says whose average it is placed by."""
 
     unknown_item_ids: list[str]
     columns: dict[str, ColumnValue]
@@ -362,11 +363,14 @@ class Listener(BaseModel):
 
 
 class Audience(BaseModel):
-    """The users whom a bundle suits best, without those who took it."""
+    """The users whom a bundle suits best, without those who took it; `note` says what is special."""
 
     bundle_id: str
     audience: list[Listener]
-    model_config = example(bundle_id="summer", audience=[{"user_id": "ann", "score": 3.25, "rank": 1}])
+    note: str | None
+    model_config = example(
+        bundle_id="summer", audience=[{"user_id": "ann", "score": 3.25, "rank": 1}], note=None
+    )
 
 
 class Similar(BaseModel):
@@ -383,17 +387,19 @@ class Similar(BaseModel):
 
 
 class Previewed(BaseModel):
-    """What a bundle would reach if it were published."""
+    """What a bundle would reach if it were published; `note` says, for one, that the model knows no item."""
 
     audience: list[Listener]
     similar: list[SimilarBundle]
     unknown_item_ids: list[str]
+    note: str | None
     model_config = example(
         audience=[{"user_id": "ann", "score": 3.25, "rank": 1}],
         similar=[
             {"bundle_id": "winter", "similarity": 0.93, "rank": 1, "is_new": False, "shared_items": ["lamp"]}
         ],
         unknown_item_ids=[],
+        note=None,
     )
 
 

@@ -152,7 +152,7 @@ class LoadedModel:
             if replacing and set(items) == set(self.recommender.bundle(name).item_ids):
                 continue
             try:
-                checked = self.recommender.check_bundles({name: items}, replacing, refuse_unknown=True)
+                checked = self.recommender.check_bundles({name: items}, replacing)
             except CoheatError:
                 if replacing and self.sequence:
                     raise Outdated from None
