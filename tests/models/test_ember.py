@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from served_vectors import vectors_of
 
 from coheat.contract import small_config
 from coheat.data.dataset import DAY, BundleData
-from coheat.data.synthetic import planted_world
+from coheat.data.synthetic import planted_world, realistic_world
 from coheat.evaluation import evaluate
 from coheat.models.base import Progress
 from coheat.models.companions import companions
@@ -165,6 +166,20 @@ def test_companions_are_the_leading_directions_of_a_ridge_regression() -> None:
     scores = data.user_bundle @ found.taken @ found.wanted.T
     np.testing.assert_allclose(scores[:, warm], (u[:, :4] * s[:4]) @ v[:4], atol=1e-3)
     assert not found.wanted[data.popularity == 0].any()
+
+
+def test_companions_take_one_matrix_of_memory() -> None:
+    """It is the largest thing in a training of Ember: limit x limit."""
+    data = realistic_world(800, 1200, 900, 12_000, 3_000, 4_000, seed=0)
+    tracemalloc.start()
+    try:
+        companions(data, 4, 2.0, 1.0, 1000, np.random.default_rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    n = min(int((data.popularity > 0).sum()), 1000)
+    assert n > 700
+    assert peak < 2.5 * 4 * n**2, f"{peak / (4 * n**2):.1f} matrices"
 
 
 def test_companions_are_sought_among_the_most_popular_only() -> None:

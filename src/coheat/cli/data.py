@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -315,6 +315,52 @@ def synth(
         return
     found = ", ".join(f"{count:,} {name[2:].replace('_', '-')}" for name, count in counts.items())
     _say(f"written: {out} ({found})")
+
+
+@data_app.command()
+def prepare(
+    directory: Path = typer.Argument(
+        ..., metavar="DIR", help="Tables (.parquet, .csv, .tsv), or a DuckDB file with the tables."
+    ),
+    out: Path = typer.Option(..., metavar="DIR2", help="Where to write the prepared data."),
+    memory_limit: str = typer.Option(
+        "1GB", metavar="SIZE", help="About as much memory is taken, whatever the size of the tables."
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Turn tables of any size, also larger than memory, into arrays that are mapped instead of read.
+
+    DIR2 then stands for DIR in every command that takes data: train, evaluate, data stats, check and split.
+    Ids and their order are the same, and so are all results. A command that was stopped, however it was,
+    goes on where it was when it is called again. Needs pip install 'coheat[prepare]'.
+
+    Examples:
+
+        coheat data prepare shop --out shop-prepared
+
+        coheat data prepare shop --out shop-prepared --memory-limit 4GB --overwrite
+    """
+    from time import perf_counter
+
+    from coheat.data.preparing import prepare as prepare_tables
+
+    started = perf_counter()
+    with errors.status("") if errors.is_terminal and not as_json else nullcontext() as status:
+
+        def tell(step: str) -> None:
+            if status is not None:
+                status.update(f"{directory}: {step}")
+
+        made = prepare_tables(directory, out, memory_limit, overwrite, tell)
+    seconds = perf_counter() - started
+    if as_json:
+        print_json({"out": str(out), "seconds": round(seconds, 3), **made})
+        return
+    from coheat.memory_limit import readable
+
+    counts = ", ".join(f"{count:,} {name}" for name, count in made.items() if name != "bytes")
+    _say(f"prepared: {out} ({counts}; {readable(made['bytes'])}) in {seconds:.1f} s")
 
 
 def _numbers(ratios: str) -> list[float]:

@@ -31,6 +31,8 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Moments: TypeAlias = npt.NDArray[np.float64]
 
 DAY = 24 * 60 * 60
+STRETCH = 1 << 20
+"""Pairs that are looked at together, where a relation may be mapped from the disk."""
 
 
 def relation(rows: npt.ArrayLike, columns: npt.ArrayLike, shape: tuple[int, int]) -> Sparse:
@@ -81,14 +83,18 @@ def check_relation(name: str, matrix: Sparse, shape: tuple[int, int]) -> None:
         raise DataError(f"{name} must be a scipy CSR array; build it with coheat.data.relation")
     if matrix.shape != shape:
         raise DataError(f"{name} has shape {matrix.shape}, but the ids make it {shape}")
-    if matrix.nnz and not np.all(matrix.data == 1):
-        raise DataError(f"{name} holds values other than 1; a relation only says who has what")
-    gaps = np.diff(matrix.indices.astype(np.int64))
-    starts = matrix.indptr[1:-1]
-    inside = np.ones(len(gaps), dtype=bool)
-    inside[starts[(starts > 0) & (starts < matrix.nnz)] - 1] = False
-    if matrix.nnz and not np.all(gaps[inside] > 0):
-        raise DataError(f"{name} has repeated or unsorted columns; build it with coheat.data.relation")
+    for first in range(0, matrix.nnz, STRETCH):
+        part = slice(first, first + STRETCH)
+        if not np.all(matrix.data[part] == 1):
+            raise DataError(f"{name} holds values other than 1; a relation only says who has what")
+        columns = matrix.indices[first : first + STRETCH + 1]
+        rising = columns[1:] > columns[:-1]
+        starts = matrix.indptr[slice(*np.searchsorted(matrix.indptr, [first + 1, first + len(columns)]))]
+        rising[starts - first - 1] = True  # a row's first column follows another row's last
+        if not rising.all() or columns.min() < 0 or columns.max() >= shape[1]:
+            raise DataError(
+                f"{name} has repeated, unsorted or unknown columns; build it with coheat.data.relation"
+            )
 
 
 def _canonical(moments: Indices | Moments) -> Indices | Moments:
@@ -315,7 +321,8 @@ class BundleData:
             for name in vocabulary.ids:
                 digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
         for matrix in (self.user_bundle, self.user_item, self.bundle_item):
-            digest.update(matrix.indptr.tobytes() + matrix.indices.tobytes())
+            digest.update(np.ascontiguousarray(matrix.indptr).data)
+            digest.update(np.ascontiguousarray(matrix.indices).data)
         # What is not known adds nothing, so that data without times keep the fingerprint they always had.
         shown = {} if self.shown is None else self.shown.arrays()
         for name, moments in {

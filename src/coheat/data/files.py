@@ -11,19 +11,20 @@ nobody took for long is not taken for new. All further columns of `bundles` and 
 kept (`describing.py`). An optional table `shown` (`user_id`, `bundle_id`, where known `timestamp`) counts who
 was shown what.
 
-Research text: see `coheat.data.research`.
+Research text: see `coheat.data.research`. Tables that were prepared for being larger than memory: see
+`coheat.data.prepared`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from coheat.data import research
+from coheat.data import prepared, research
 from coheat.data.databases import database_kind, read_table, table_names
 from coheat.data.dataset import BundleData
 from coheat.data.facts import SplitFacts, check_levels, read_facts
@@ -87,7 +88,7 @@ def has_split(directory: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a directory is written: "tables" or "research", and which files hold the interactions."""
+    """How a directory is written (one of READERS), and which files hold the interactions."""
 
     kind: str
     parts: Mapping[str, str]
@@ -119,8 +120,7 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
         layout = find_layout(directory, problems)
         if layout is None:
             return None
-        reader = _read_tables if layout.kind == "tables" else research.read_world
-        world = reader(directory, layout.parts, problems)
+        world = READERS[layout.kind](directory, layout.parts, problems)
         facts = read_facts(directory, problems)
         if world is not None and layout.is_split:
             taken = world.parts["train"].matrix.indices
@@ -136,6 +136,10 @@ def inspect(directory: Path, problems: Problems) -> Reading | None:
 
 def find_layout(directory: Path, problems: Problems) -> Layout | None:
     """Tell tables from research text, and a split from undivided interactions."""
+    if prepared.is_prepared(directory):
+        index = prepared.read_index(directory, problems)
+        parts = () if index is None else index.interactions
+        return Layout("prepared", {part: prepared.stem_of(part) for part in parts}) if parts else None
     unsplit_table, part_tables = "user_bundle", {part: f"user_bundle_{part}" for part in PARTS}
     stems = (*PAIR_TABLES, *part_tables.values())
     if database_kind(directory):
@@ -145,7 +149,7 @@ def find_layout(directory: Path, problems: Problems) -> Layout | None:
         names, tables = set(), set(stems) & stored
     elif directory.is_dir():
         names = {path.name for path in directory.iterdir()}
-        tables = {stem for stem in stems if _paths(directory, stem)}
+        tables = {stem for stem in stems if paths_of(directory, stem)}
     else:
         is_file = directory.exists()
         what = "this is a file, not a directory or a database" if is_file else "there is no such directory"
@@ -170,7 +174,7 @@ def find_layout(directory: Path, problems: Problems) -> Layout | None:
     return Layout(kind, parts)
 
 
-def _paths(directory: Path, stem: str) -> list[Path]:
+def paths_of(directory: Path, stem: str) -> list[Path]:
     """What stands there by the name of a table: files, or directories of Parquet files."""
     files = [directory / f"{stem}{suffix}" for suffix in SUFFIXES]
     folders = [directory / stem, directory / f"{stem}.parquet"]
@@ -209,7 +213,7 @@ def _open(directory: Path, stem: str, problems: Problems, optional: bool = False
             problems.error(stem, "there is no such table", f"expected a table or a view in {directory.name}")
         table = read_table(directory, stem, problems) if stored else None
         return None if table is None else Source(stem, table)
-    present = _paths(directory, stem)
+    present = paths_of(directory, stem)
     if not present:
         if not optional:
             expected = " or ".join(f"{stem}{suffix}" for suffix in SUFFIXES)
@@ -224,3 +228,10 @@ def _open(directory: Path, stem: str, problems: Problems, optional: bool = False
         return None if table is None else Source(path.name, table)
     found = read_text(path, "," if ".csv" in path.suffixes else "\t", problems)
     return None if found is None else Source(path.name, found.table, found.show_rows, typed=False)
+
+
+READERS: dict[str, Callable[[Path, Mapping[str, str], Problems], World | None]] = {
+    "tables": _read_tables,
+    "research": research.read_world,
+    "prepared": prepared.read_world,
+}

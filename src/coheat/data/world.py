@@ -137,9 +137,14 @@ def build_world(
         user_item.source,
     )
     _report_shared(world, parts, problems)
-    _report_lonely(world, parts, user_item.source, bundle_item.source, problems)
-    _report_times(world, parts, problems)
+    report_world(world, {name: part.source for name, part in parts.items()}, bundle_item.source, problems)
     return world
+
+
+def report_world(world: World, sources: Mapping[str, str], bundle_item: str, problems: Problems) -> None:
+    """What relations tell on each other; `sources` names the table of every part."""
+    _report_lonely(world, sources, world.user_item_source, bundle_item, problems)
+    _report_times(world, sources, problems)
 
 
 def _distinct(found: PairRows, shape: tuple[int, int], problems: Problems) -> Interactions:
@@ -206,7 +211,7 @@ def _report_shared(world: World, parts: Mapping[str, PairRows], problems: Proble
 
 
 def _report_lonely(
-    world: World, parts: Mapping[str, PairRows], user_item: str, bundle_item: str, problems: Problems
+    world: World, sources: Mapping[str, str], user_item: str, bundle_item: str, problems: Problems
 ) -> None:
     """Tables that do not join, bundles that nothing is known about, and users that only one table knows."""
     has_bundle = np.zeros(len(world.users), dtype=bool)
@@ -220,7 +225,7 @@ def _report_lonely(
     filled = np.diff(world.bundle_item.indptr) > 0
     held[world.bundle_item.indices] = True
     owned[world.user_item.matrix.indices] = True
-    interactions = " + ".join(part.source for part in parts.values())
+    interactions = " + ".join(sources.values())
     # Rows with errors are left out, so what is left of a table need not join.
     joins = (
         []
@@ -255,7 +260,7 @@ def _report_empty(world: World, empty: Indices, bundle_item: str, problems: Prob
         )
 
 
-def _report_times(world: World, parts: Mapping[str, PairRows], problems: Problems) -> None:
+def _report_times(world: World, sources: Mapping[str, str], problems: Problems) -> None:
     """Interactions at moments at which their bundle was not on offer: possible, but worth knowing."""
     for name, part in world.parts.items():
         if part.timestamps is None:
@@ -270,4 +275,4 @@ def _report_times(world: World, parts: Mapping[str, PairRows], problems: Problem
         ):
             count = int(np.sum(early))
             if count:
-                problems.note(parts[name].source, f"{count} of {part.matrix.nnz} interactions lie {what}")
+                problems.note(sources[name], f"{count} of {part.matrix.nnz} interactions lie {what}")

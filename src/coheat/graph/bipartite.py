@@ -48,7 +48,7 @@ class Direction:
     def __init__(self, matrix: Sparse, weighting: Weighting):
         self.n_targets, self.n_sources = matrix.shape
         self.indptr = matrix.indptr.astype(np.int64)
-        self.sources = matrix.indices.astype(np.int32)
+        self.sources = matrix.indices.astype(np.int32, copy=False)
         self.weighting = weighting
         self.all_rows = np.arange(self.n_targets, dtype=np.int64)
         self.everything = np.ones(len(self.sources), dtype=np.uint8)

@@ -23,6 +23,9 @@ from coheat.graph.overlap import rarity
 
 Floats = npt.NDArray[np.float32]
 
+AT_ONCE = 512
+"""Rows of the matrix that are looked at together."""
+
 
 @dataclass(frozen=True)
 class Companions:
@@ -37,7 +40,7 @@ def companions(
 ) -> Companions:
     """Solve among the `limit` most popular bundles that were taken at all; the others have zero vectors.
 
-    The cost is limit^3 / 3 multiplications and three matrices (limit, limit) of floats, whatever the data.
+    The cost is limit^3 multiplications and a matrix (limit, limit) of floats, whatever the data.
     """
     chosen = np.argsort(-data.popularity, kind="stable")[:limit]
     chosen = np.sort(chosen[data.popularity[chosen] > 0])
@@ -46,7 +49,7 @@ def companions(
     if len(chosen) < 2:
         return Companions(taken, wanted)
     together = data.user_bundle[:, chosen]
-    weights = _weights(together, _likeness(data, chosen), ridge, content_weight)
+    weights = _weights(data, chosen, ridge, content_weight)
     rank = min(size, len(chosen) - 1, data.n_users - 1)
     transposed = sparse.csr_array(together.T)
     predicted = LinearOperator(
@@ -62,20 +65,43 @@ def companions(
     return Companions(taken, wanted)
 
 
-def _likeness(data: BundleData, chosen: npt.NDArray[np.int64]) -> Floats:
-    """How much the items of two bundles have in common: sum of rarities / sqrt(size * size)."""
+def _weights(data: BundleData, chosen: npt.NDArray[np.int64], ridge: float, content_weight: float) -> Floats:
+    """The matrix W (n, n) of the module's text, made in one piece of memory: it is the largest there is."""
+    together = data.user_bundle[:, chosen]
+    takers = sparse.csr_array(together.T)
+    alike = _scaled_items(data, chosen)
+    gram = np.empty((len(chosen), len(chosen)), dtype=np.float32)
+    for start in range(0, len(chosen), AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        gram[rows] = (alike[rows] @ alike.T).toarray()
+        gram[rows] *= content_weight
+        gram[rows] += (takers[rows] @ together).toarray()
+    gram[np.diag_indices_from(gram)] += ridge
+    _invert(gram)
+    gram /= -np.diag(gram)
+    np.fill_diagonal(gram, 0.0)
+    return gram
+
+
+def _scaled_items(data: BundleData, chosen: npt.NDArray[np.int64]) -> sparse.csr_array:
+    """Rows whose products say how much the items of two bundles have in common: sum of rarities / sqrt(size *
+    size)."""
     rows = data.bundle_item[chosen]
     sizes = np.maximum(np.diff(rows.indptr), 1)
-    scaled = sparse.diags_array(sizes**-0.5) @ rows @ sparse.diags_array(np.sqrt(rarity(data.bundle_item)))
-    return np.asarray((scaled @ scaled.T).todense(), dtype=np.float32)
+    roots = np.sqrt(rarity(data.bundle_item))
+    weights = np.repeat(sizes**-0.5, np.diff(rows.indptr)) * roots[rows.indices]
+    return sparse.csr_array((weights.astype(np.float32), rows.indices, rows.indptr), shape=rows.shape)
 
 
-def _weights(together: sparse.csr_array, likeness: Floats, ridge: float, content_weight: float) -> Floats:
-    """The matrix W (n, n) of the module's text."""
-    gram = content_weight * likeness
-    gram += (together.T @ together).todense()
-    gram[np.diag_indices_from(gram)] += ridge
-    inverse = linalg.inv(gram, overwrite_a=True, check_finite=False).astype(np.float32)
-    weights = inverse / -np.diag(inverse)
-    np.fill_diagonal(weights, 0.0)
-    return np.ascontiguousarray(weights)
+def _invert(matrix: Floats) -> None:
+    """Put the inverse of a symmetric, positive matrix (n, n) in its place."""
+    factor, failed = linalg.lapack.spotrf(matrix.T, lower=0, overwrite_a=1)
+    inverse, failed_too = linalg.lapack.spotri(factor, lower=0, overwrite_c=1)
+    assert failed == failed_too == 0, "a Gram matrix with a ridge is positive"
+    if not np.shares_memory(inverse, matrix):
+        matrix[:] = inverse.T
+    for start in range(0, len(matrix), AT_ONCE):  # only one half of it was written
+        rows = slice(start, start + AT_ONCE)
+        block = matrix[rows, rows]
+        block[:] = np.tril(block) + np.tril(block, -1).T
+        matrix[: rows.start, rows] = matrix[rows, : rows.start].T
