@@ -91,10 +91,10 @@ def check_relation(name: str, matrix: Sparse, shape: tuple[int, int]) -> None:
         rising = columns[1:] > columns[:-1]
         starts = matrix.indptr[slice(*np.searchsorted(matrix.indptr, [first + 1, first + len(columns)]))]
         rising[starts - first - 1] = True  # a row's first column follows another row's last
-        if not rising.all() or columns.min() < 0 or columns.max() >= shape[1]:
-            raise DataError(
-                f"{name} has repeated, unsorted or unknown columns; build it with coheat.data.relation"
-            )
+        if not rising.all():
+            raise DataError(f"{name} has repeated or unsorted columns; build it with coheat.data.relation")
+        if columns.min() < 0 or columns.max() >= shape[1]:
+            raise DataError(f"{name} has columns outside 0..{shape[1] - 1}")
 
 
 def _canonical(moments: Indices | Moments) -> Indices | Moments:
