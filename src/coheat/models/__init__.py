@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coheat.models.base import Model
 from coheat.models.bgcn import BGCN
+from coheat.models.bundlegt import BundleGT
 from coheat.models.bundlenet import BundleNet
 from coheat.models.cb2cf import CB2CF
 from coheat.models.ccfcrec import CCFCRec
@@ -15,6 +16,7 @@ from coheat.models.cvar import CVAR
 from coheat.models.dam import DAM
 from coheat.models.dropoutnet import DropoutNet
 from coheat.models.ember import Ember
+from coheat.models.epiccbr import EpicCBR
 from coheat.models.gar_cf import GARCF
 from coheat.models.gar_gnn import GARGNN
 from coheat.models.heater import Heater
@@ -28,6 +30,7 @@ from coheat.models.simgcl import SimGCL
 
 MODELS: dict[str, type[Model]] = {
     "bgcn": BGCN,
+    "bundlegt": BundleGT,
     "bundlenet": BundleNet,
     "cb2cf": CB2CF,
     "ccfcrec": CCFCRec,
@@ -39,6 +42,7 @@ MODELS: dict[str, type[Model]] = {
     "dam": DAM,
     "dropoutnet": DropoutNet,
     "ember": Ember,
+    "epiccbr": EpicCBR,
     "gar-cf": GARCF,
     "gar-gnn": GARGNN,
     "heater": Heater,

@@ -226,7 +226,7 @@ class Served:
             advice = "it cannot place bundles that it was not trained with; train again with them"
             return f"{self.refusal}, so {advice}"
         if self.blocks and not self.overlaps and all(block.items is None for block in self.blocks):
-            return "this model knows bundles only by their history, so it cannot place new ones"
+            return "this model has no rule for bundles that it was not trained with; train again with them"
         return None
 
     def check_places(self) -> None:

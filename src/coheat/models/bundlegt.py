@@ -1,0 +1,182 @@
+"""BundleGT (Wei, Liu, Ma, Wang, Nie, Chua; SIGIR 2023): attention, to see by what strategy bundles are made.
+
+Vectors of users, bundles and items go through a light graph convolution over who has which item, whose layers
+are added up (u', i'), and then through `n_layers` layers of
+
+    i <- i' + what bundles pass on to their items
+    b <- a * attention over the items of b + (1 - a) * what these pass on + what its takers pass on
+    u <- u' + a * attention over the bundles of u + (1 - a) * what these pass on
+
+where a is `item_attention` or `bundle_attention`, a node passes on 1 / sqrt(d d') of its vector along an edge
+between degrees d and d', what is passed on are vectors of the layer before, and attention is over those just
+made. It has no values of its own: with the sequence x_1 .. x_n of a bundle or user,
+
+    A = softmax over t of <x_s, W x_t> / sqrt(width),     attention = mean over s of sum over t of A_st x_t
+
+and one W = W_q^T W_k for each layer and kind. Scores are inner products, the loss is BPR and L2.
+
+Sequences are cut off at `item_tokens` and `bundle_tokens`. The authors have 70 of each on Youshu; which ones
+of a longer sequence, and how many on the other data sets, is not said. Ours are the first ones in the order
+of the data. In the authors' program W_q and W_k never leave their first, random values, because the optimiser
+does not know of them; the text learns them, and so do we (`learn_attention`).
+
+A bundle that nobody took has its items, and nothing that was only ever a negative stands between them and its
+score: it places cold bundles. One that comes after training has no rule, since attention is no sum over
+items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from coheat.config import Settings
+from coheat.data.dataset import BundleData, Indices, Sparse
+from coheat.data.sampling import Triples
+from coheat.graph.bipartite import BipartiteGraph, layers
+from coheat.graph.propagation import Scaled, multiply
+from coheat.losses import bpr
+from coheat.models.base import Model, ModelConfig, numpy
+from coheat.models.layers import pair_scores, tables
+from coheat.rng import Randomness
+from coheat.served import Block, Served
+
+
+class BundleGTConfig(ModelConfig):
+    """Settings of BundleGT; the defaults are those published for Youshu, but for the tokens."""
+
+    weight_decay: float = Field(2e-5, ge=0, description="L2 weight, applied by Adam to all parameters")
+    n_item_layers: int = Field(4, ge=0, description="layers of the convolution over who has which item")
+    n_layers: int = Field(3, ge=1, description="layers with attention")
+    item_attention: float = Field(
+        0.5, ge=0, le=1, description="share of attention in what a bundle gets from its items"
+    )
+    bundle_attention: float = Field(
+        0.5, ge=0, le=1, description="share of attention in what a user gets from the bundles taken"
+    )
+    item_tokens: int = Field(20, ge=1, description="items of a bundle that attention sees, at most")
+    bundle_tokens: int = Field(20, ge=1, description="bundles of a user that attention sees, at most")
+    learn_attention: bool = Field(True, description="learn W; in the authors' program it stays as drawn")
+
+
+class Sequences:
+    """The first columns of every row of a relation, in groups of about equal length.
+
+    A group has its rows' columns (n, length), and the share of each column in its row's mean, which is 0 for
+    what only fills up.
+    """
+
+    def __init__(self, matrix: Sparse, n_tokens: int):
+        sizes = np.minimum(np.diff(matrix.indptr), n_tokens)
+        self.n_rows = matrix.shape[0]
+        self.groups: list[tuple[Tensor, Tensor]] = []
+        order, above = [], 0
+        while above < n_tokens:
+            length = min(max(2 * above, 1), n_tokens)
+            rows = np.flatnonzero((sizes > above) & (sizes <= length))
+            if len(rows):
+                filled = np.arange(length) < sizes[rows][:, None]
+                places = np.where(filled, matrix.indptr[rows][:, None] + np.arange(length), 0)
+                columns = np.where(filled, matrix.indices[places], 0).astype(np.int64)
+                shares = (filled / sizes[rows][:, None]).astype(np.float32)
+                self.groups.append((torch.from_numpy(columns), torch.from_numpy(shares)))
+                order.append(rows)
+            above = length
+        self.places = self._places(np.concatenate([*order, np.array([], dtype=np.int64)]))
+
+    def _places(self, order: Indices) -> Scaled:
+        """Where each row stands among the groups' rows, one after the other; an empty one gets 0."""
+        counts = np.zeros(self.n_rows, dtype=np.int64)
+        counts[order] = 1
+        sources = np.empty(len(order), dtype=np.int32)
+        sources[(np.cumsum(counts) - 1)[order]] = np.arange(len(order))
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        ones = np.ones(max(self.n_rows, len(order)), dtype=np.float32)
+        return Scaled(indptr, sources, len(order), ones[: self.n_rows], ones[: len(order)])
+
+    def attend(self, x: Tensor, form: Tensor) -> Tensor:
+        """The attention of every row (n_rows, d), from vectors of the columns (n, d) and W / sqrt(d)."""
+        asked, found = x @ form, []
+        for columns, shares in self.groups:
+            at, share = columns.to(x.device), shares.to(x.device)
+            tokens = gathered(x, at)
+            logits = torch.bmm(gathered(asked, at), tokens.transpose(1, 2))
+            weights = torch.softmax(logits.masked_fill((share == 0)[:, None, :], -torch.inf), 2)
+            found.append(torch.bmm(torch.bmm(share[:, None, :], weights), tokens).squeeze(1))
+        return multiply(torch.cat(found), self.places) if found else x.new_zeros(self.n_rows, x.shape[1])
+
+
+def gathered(x: Tensor, at: Tensor) -> Tensor:
+    """Rows of x by their numbers (n, length): (n, length, d)."""
+    return x.index_select(0, at.flatten()).view(*at.shape, -1)
+
+
+class BundleGT(Model):
+    """See the module's text. Parameters: vectors of users, bundles and items, and W of both kinds."""
+
+    Config: ClassVar[type[Settings]] = BundleGTConfig
+    config: BundleGTConfig
+    places_cold_bundles = True
+    contract_settings: ClassVar[Mapping[str, Any]] = {"n_layers": 1, "n_item_layers": 1}
+
+    def __init__(self, data: BundleData, config: BundleGTConfig, rng: Randomness):
+        super().__init__(data, config, rng)
+        self.users, self.bundles, self.items = tables(data, config.embedding_size, rng)
+        self.item_forms = self._forms("item attention")
+        self.bundle_forms = self._forms("bundle attention")
+        self.having = BipartiteGraph(data.user_item)
+        self.taking = BipartiteGraph(data.user_bundle)
+        self.holding = BipartiteGraph(data.bundle_item)
+        self.items_of_bundles = Sequences(data.bundle_item, config.item_tokens)
+        self.bundles_of_users = Sequences(data.user_bundle, config.bundle_tokens)
+
+    def _forms(self, name: str) -> nn.Parameter:
+        """W of each layer (n_layers, d, d), divided by sqrt(d): products of two matrices of small numbers."""
+        size, generator = self.config.embedding_size, self.rng.torch_generator(name)
+        queries, keys = (
+            (2 * torch.rand(self.config.n_layers, size, size, generator=generator) - 1) / size**0.5
+            for _ in range(2)
+        )
+        forms = queries.transpose(1, 2) @ keys / size**0.5
+        return nn.Parameter(forms, requires_grad=self.config.learn_attention)
+
+    def outputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Users (n_users, d), and what bundles (n_bundles, d) have from their takers and from their items."""
+        config = self.config
+        users: Tensor = self.users
+        bundles: Tensor = self.bundles
+        items: Tensor = self.items
+        of_users, of_items = layers(self.having.full, users, items, config.n_item_layers + 1)
+        plain_users, plain_items = of_users.sum(0), of_items.sum(0)
+        (_, to_users), (_, from_users) = self.taking.full.left, self.taking.full.right
+        (_, to_bundles), (_, from_bundles) = self.holding.full.left, self.holding.full.right
+        a, c = config.item_attention, config.bundle_attention
+        for item_form, bundle_form in zip(self.item_forms, self.bundle_forms, strict=True):
+            from_takers, from_taken = multiply(users, from_users), multiply(bundles, to_users)
+            from_items = multiply(items, to_bundles)
+            items = plain_items + multiply(bundles, from_bundles)
+            from_items = a * self.items_of_bundles.attend(items, item_form) + (1 - a) * from_items
+            bundles = from_takers + from_items
+            attended = self.bundles_of_users.attend(bundles, bundle_form)
+            users = plain_users + c * attended + (1 - c) * from_taken
+        return users, from_takers, from_items
+
+    def loss(self, batch: Triples) -> dict[str, Tensor]:
+        users, from_takers, from_items = self.outputs()
+        return {"bpr": bpr(*pair_scores(users, from_takers + from_items, batch))}
+
+    @torch.no_grad()
+    def served(self) -> Served:
+        """What takers and what items say of a bundle, side by side."""
+        users, from_takers, from_items = (numpy(part) for part in self.outputs())
+        size = self.config.embedding_size
+        blocks = [
+            (Block("history", "history", size), users, from_takers),
+            (Block("items", "items", size), users, from_items),
+        ]
+        return Served.create(self.relations, blocks)
