@@ -16,7 +16,7 @@ def reproduce(
         ...,
         metavar="NAME",
         help="datasets, cold-methods, warm-methods, cold-ratio, ablation, temperature, figure-comparison, "
-        "all; warm-up; or the path of a .toml file of the same kind.",
+        "all; warm-up; current-rivals; or the path of a .toml file of the same kind.",
     ),
     data: Path | None = typer.Option(
         None, metavar="DIR", help="Holds cold/NAME, warm/NAME and all/NAME, or data without a split."
@@ -40,7 +40,8 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper: train its models, and tabulate measured beside published.
 
-    warm-up is our own: every model, judged by how its bundles fare from their launch to their 16th taker.
+    warm-up is our own: every model, judged by how its bundles fare from their launch to their 16th taker. So
+    is current-rivals: the methods that came after the paper.
 
     Finished trainings are skipped and unfinished ones go on, also after Ctrl-C or a kill; experiments with
     the same --out share their trainings. In OUT stand NAME.json, NAME.md, pictures, and for all report.html.

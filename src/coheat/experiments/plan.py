@@ -30,7 +30,7 @@ NAMES = (
     "figure-comparison",
 )
 """The experiments of the paper, in the order of the report; `all` runs every one."""
-OWN = ("warm-up",)
+OWN = ("warm-up", "current-rivals")
 """Experiments that the paper does not have; each is run by its name."""
 
 Family = Literal["cold-start", "warm-start", "ours", "yardstick"]
