@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs coverage clean
 
 demo: $(VENV)/installed
 	$(BIN)/coheat demo --out demo
@@ -17,6 +17,14 @@ test: $(VENV)/installed-dev $(VENV)/browser
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python tools/settings_reference.py --check
+	$(BIN)/mkdocs build --strict --site-dir site
+
+# Slower than `make test`: every line of Python is watched, in the commands that the tests start too.
+coverage: $(VENV)/installed-dev $(VENV)/browser
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -39,4 +47,4 @@ $(VENV)/browser: $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis demo
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis .coverage* demo site

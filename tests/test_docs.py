@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,17 +19,17 @@ from typing import Any
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 import pytest
+import yaml
 from grocery import write_grocery
+from settings_reference import reference
 from shop import make_shop
 
+from coheat import __version__
 from coheat.attributes import OPERATORS
-from coheat.config import Settings
 from coheat.contract import CHECKS
 from coheat.data import DataWarning, write_tables
 from coheat.data import check as check_module
 from coheat.models import MODELS
-from coheat.presets import load_preset, preset_names
-from coheat.training import TrainingSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
@@ -166,47 +167,15 @@ def between(page: str, start: str, end: str = "<!-- end -->") -> str:
     return text.split(start)[1].split(end)[0].strip()
 
 
-def settings_table(config: type[Settings]) -> str:
-    """Every setting with its default and description, as it has to stand in the documentation."""
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in config.model_fields.items():
-        assert field.description, f"{config.__name__}.{name} has no description"
-        default = field.default
-        shown = str(default).lower() if isinstance(default, bool | None) else str(default)
-        meaning = field.description.replace("|", r"\|")
-        lines.append(f"| `{name}` | {shown} | {meaning} |")
-    return "\n".join(lines)
+def test_the_reference_of_settings_is_that_of_the_code() -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    assert page == reference(), "run python tools/settings_reference.py"
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("training", TrainingSettings), *((name, model.Config) for name, model in MODELS.items())],
-)
-def test_settings_in_the_documentation_are_those_of_the_code(name: str, config: type[Settings]) -> None:
-    if not config.model_fields:
-        assert "It has no settings" in (ROOT / "docs/models.md").read_text(encoding="utf-8")
-        return
-    expected = settings_table(config)
-    assert between("docs/models.md", f"<!-- settings: {name} -->") == expected, f"it should read:\n{expected}"
-
-
-def presets_table(model: str) -> str:
-    lines = ["| preset | settings |", "|---|---|"]
-    for preset in preset_names(model):
-        usual = load_preset(model, preset)
-        for name, (model_values, training_values) in {
-            f"`{preset}`": usual,
-            f"`{preset}`, all held-out bundles new": load_preset(model, preset, cold=True),
-        }.items():
-            if name == f"`{preset}`" or (model_values, training_values) != usual:
-                values = (model_values | training_values).items()
-                lines.append(f"| {name} | {', '.join(f'`{key}={value}`' for key, value in values)} |")
-    return "\n".join(lines)
-
-
-def test_presets_in_the_documentation_are_those_of_the_code() -> None:
-    expected = presets_table("coheat")
-    assert between("docs/models.md", "<!-- presets: coheat -->") == expected, f"it should read:\n{expected}"
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_a_section(name: str) -> None:
+    headings = re.findall(r"^##+ (.+)$", (ROOT / "docs/models.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert name in {heading.lower() for heading in headings}, f"docs/models.md has no section on {name}"
 
 
 def contract_list() -> str:
@@ -252,7 +221,12 @@ def test_the_house_is_described_as_it_is() -> None:
     assert set(described) == there - {"__init__"}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def linked_pages() -> list[str]:
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
+    return sorted(str(path.relative_to(ROOT)) for path in pages)
+
+
+@pytest.mark.parametrize("page", linked_pages())
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)]+)\)", text):
@@ -261,7 +235,31 @@ def test_links_lead_somewhere(page: str) -> None:
             assert path.exists(), f"{page}: {target} is not there"
 
 
-def test_changelog_has_this_version() -> None:
-    from coheat import __version__
-
+def test_changelog_and_citation_have_this_version() -> None:
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+
+
+def test_the_workflow_tests_every_python_that_we_support() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text(encoding="utf-8"))
+    job = workflow["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert "make test" in [step.get("run") for step in job["steps"]], "the README's command"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == ">=3.11"
+
+
+@pytest.mark.parametrize("template", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=str)
+def test_an_issue_template_has_what_a_form_needs(template: Path) -> None:
+    form = yaml.safe_load(template.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= set(form)
+    asked = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert len(asked) == len(set(asked)) > 0
+
+
+def test_hooks_are_the_tools_of_the_environment() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    commands = [hook["entry"] for repo in hooks for hook in repo["hooks"]]
+    assert all(command.startswith(".venv/bin/") for command in commands)
+    assert {Path(command.split()[0]).name for command in commands} == {"ruff", "mypy"}
