@@ -12,12 +12,28 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from service_client import linked_run, publish, with_client
+from service_client import linked_run, publish, with_client, without_id
 from service_common import serving
 
 from coheat.service import logs
 from coheat.service.app import create_app
 from coheat.service.keys import KeyRing
+from coheat.service.logs import logging_to
+
+
+def test_lines_are_written_in_order_and_left_out_where_nobody_reads() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream, logging_to(stream) as handler:
+        events = logging.LogRecord("coheat.service.events", logging.INFO, "", 0, "%d", (), None)
+        for number in range(100):
+            handler.handle(logging.makeLogRecord({**events.__dict__, "args": (number,)}))
+        with os.fdopen(reading) as pipe:
+            assert [json.loads(pipe.readline())["message"] for _ in range(100)] == [
+                str(n) for n in range(100)
+            ]
+            for _ in range(2 * logs.MOST_WAITING):  # the pipe is full, nobody reads it, and nobody waits
+                handler.handle(logging.makeLogRecord({**events.__dict__, "args": (0,)}))
+            assert 0 < handler.dropped < 2 * logs.MOST_WAITING
 
 
 @pytest.fixture
@@ -72,6 +88,38 @@ def test_parameters_that_mean_nothing_are_told(run: Path) -> None:
             assert (answer.status_code, "unknown parameter" in answer.json()["detail"]) == (422, True), path
         assert (await client.put("/v1/bundles/x?k=1", json={"item_ids": ["item-1"]})).status_code == 422
         assert (await client.get("/?from=mail")).status_code == 200
+
+    with_client(run, check)
+
+
+def test_a_list_at_once_is_the_list_of_the_framework(run: Path) -> None:
+    """A parameter that is given twice sends a question through the framework, which takes the last."""
+
+    async def check(client: httpx.AsyncClient) -> None:
+        for user, query, twice in (
+            ("user-1", "k=7", "k=3"),
+            ("user-1", "k=7&candidates=new&exclude_seen=false", "k=3"),
+            ("user-2", "k=5&only_on_offer=0", "only_on_offer=1"),
+            ("nobody", "k=5", "k=3"),
+            ("a%2Fb", "k=5", "k=3"),
+            ("user-1", "k=0", "k=3"),
+            ("user-1", "k=many", "k=3"),
+            ("user-1", "k=", "k=3"),
+            ("user-1", "candidates=old", "candidates=new"),
+            ("user-1", "where=%7B", "where=x"),
+            ("user-1", "where=%7B%22price%22%3A%7B%22at_most%22%3A3%7D%7D", "where=x"),
+            ("user-1", "fields=", "fields=x"),
+            ("user-1", "fields=nothing", "fields=x"),
+            ("%ff", "k=5", "k=3"),
+            ("u" * 1001, "k=5", "k=3"),
+        ):
+            path = f"/v1/recommendations/{user}?"
+            at_once, framework = await client.get(path + query), await client.get(f"{path}{twice}&{query}")
+            assert at_once.status_code == framework.status_code, (user, query)
+            first, second = ({**without_id(one.json()), "request_id": ""} for one in (at_once, framework))
+            assert first == second, (user, query)
+            ours = [{key for key, _ in one.headers.raw} for one in (at_once, framework)]
+            assert ours[0] == ours[1]
 
     with_client(run, check)
 

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from coheat.data.dataset import Indices, Sparse
 from coheat.served import Relations
 from coheat.served import overlap as served
-from coheat.served.overlap import Belongings, ItemIndex, Overlap
+from coheat.served.overlap import Belongings, ItemIndex, Overlap, Shared
 
 FloatArray = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 AT_ONCE = 1 << 16
 """Sums that are made before they are used: as many as stay at hand in the processor's cache."""
@@ -30,7 +29,7 @@ def shared(
     since: Mapping[int, Belongings],
     index: ItemIndex,
     n: int,
-) -> Iterator[FloatArray | Doubles]:
+) -> Iterator[Shared]:
     """See `coheat.served.overlap`."""
     if since or len(index.outdated) or (rows < 0).any():
         yield from served.shared(overlaps, relations, rows, since, index, n)
@@ -49,7 +48,7 @@ def shared(
         people = rows[start : start + at_once]
         found = np.zeros((len(overlaps), len(people), n), dtype=np.float32)
         _add(people, *arrays, said, weights, worth, items, found)
-        yield found
+        yield Shared(None, found)
 
 
 @numba.njit(cache=True, nogil=True)

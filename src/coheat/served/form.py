@@ -27,7 +27,7 @@ from coheat.served.bundles import Bundles, Rows
 from coheat.served.curves import Curve, Knob
 from coheat.served.explain import Breakdown, breakdown
 from coheat.served.fold_in import Layers, lookalike
-from coheat.served.overlap import Belongings, ItemIndex, Overlap, in_use
+from coheat.served.overlap import Belongings, ItemIndex, Overlap, Shared, in_use
 from coheat.served.ranking import Doubles, Floats, Positions, Ration
 from coheat.served.relations import Relations
 
@@ -149,24 +149,28 @@ class Served:
             terms, divisors = terms[:, columns], divisors[:, columns]
         if self.has_bias:
             found += terms[0]
-        for place, lines in self._shared(people.rows, people.since, bundles):
-            lines = lines if columns is None else lines[:, :, columns]
+        for place, shared in self._shared(people.rows, people.since, bundles):
+            at, lines = shared
+            if columns is not None:
+                at, lines = None, shared.dense(len(bundles))[:, :, columns]
+            where = (place, slice(None) if at is None else at)
             for overlap, line, weights, size in zip(self.overlaps, lines, terms[1:], divisors, strict=True):
-                part = overlap.measure(line, size)
-                part *= weights
-                found[place] += part
+                part = overlap.measure(line, size[where[1]])
+                part *= weights[where[1]]
+                found[where] += part
         return found
 
     def _shared(
         self, rows: Positions, since: Mapping[int, Belongings], bundles: Bundles
-    ) -> Iterator[tuple[slice, Floats | Doubles]]:
+    ) -> Iterator[tuple[slice, Shared]]:
         """What a few of the people at a time (by place) share with every bundle (overlaps, people, n)."""
         if bundles.index is None:
             return
         start = 0
-        for lines in in_use[0](self.overlaps, self.relations, rows, since, bundles.index, len(bundles)):
-            yield slice(start, start + lines.shape[1]), lines
-            start += lines.shape[1]
+        for shared in in_use[0](self.overlaps, self.relations, rows, since, bundles.index, len(bundles)):
+            end = start + shared.sums.shape[1]
+            yield slice(start, end), shared
+            start = end
 
     def ration(self, bundles: Bundles) -> Ration | None:
         """How much of one list the young among these bundles may fill, where that is limited."""
@@ -178,7 +182,8 @@ class Served:
         found = np.empty((len(self.blocks) + len(self.overlaps), len(users), len(self.bundles)), np.float32)
         for part, (_, columns) in zip(found, self.columns, strict=False):
             np.matmul(self.users[users][:, columns], self.bundles.plain.base[:, columns].T, out=part)
-        for place, lines in self._shared(users, {}, self.bundles):
+        for place, shared in self._shared(users, {}, self.bundles):
+            lines = shared.dense(len(self.bundles))
             for number, (overlap, line) in enumerate(zip(self.overlaps, lines, strict=True)):
                 found[len(self.blocks) + number, place] = overlap.measure(line, self.bundles.divisors[number])
         return found
@@ -412,7 +417,9 @@ class Served:
             reason = self.refusal or "this model has no vectors"
             raise ConfigError(f"{reason}, so there is nothing to compare bundles by")
         if not self.blocks and bundles.index is not None:
-            shared = bundles.index.shared(items, np.ones((1, len(items))), len(bundles))[0]
+            shared = bundles.index.shared(items, np.ones((1, len(items))), len(bundles)).dense(len(bundles))[
+                0
+            ]
             return np.asarray(shared / np.sqrt(np.maximum(bundles.sizes, 1.0) * len(items)), np.float32)
         by_items = (columns for block, columns in self.columns if block.items is not None)
         part = next(by_items, slice(0, self.users.shape[1]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from coheat.served.curves import Curve
 from coheat.served.ranking import Doubles, Floats, Positions
 from coheat.served.relations import NOTHING, Csr, Relations, by_key
 
+MUCH_FEWER = 6
+"""All bundles are this many times as many as those that are counted alone."""
 LATE = 1 << 14
 """Entries beside an index by item at which the index is rebuilt."""
 
@@ -67,7 +69,8 @@ def _logarithm(shared: Floats) -> Floats:
 
 
 KINDS: dict[str, Callable[[Floats], Floats]] = {"log": _logarithm, "linear": lambda shared: shared}
-"""How an overlap o / (scale |b| ** size_exponent) counts: log(1 + it), or as it is. May write on it."""
+"""How an overlap o / (scale |b| ** size_exponent) counts: log(1 + it), or as it is; 0 counts as 0.
+May write on it."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,21 @@ class Belongings:
         return Belongings(items[order], sizes[order], owners[order])
 
 
+class Shared(NamedTuple):
+    """What is shared with the bundles of some columns (None: all), the last axis; nothing with the others."""
+
+    columns: Positions | None
+    sums: npt.NDArray[Any]
+
+    def dense(self, n: int) -> npt.NDArray[Any]:
+        """With all of n bundles."""
+        if self.columns is None:
+            return self.sums
+        found = np.zeros((*self.sums.shape[:-1], n))
+        found[..., self.columns] = self.sums
+        return found
+
+
 @dataclass(frozen=True)
 class ItemIndex:
     """Which bundles hold an item, at one moment. A change makes a new one and leaves this as it was.
@@ -116,21 +134,29 @@ class ItemIndex:
     late_items: Positions = field(default_factory=lambda: NOTHING)
     late_rows: Positions = field(default_factory=lambda: NOTHING)
 
-    def shared(self, items: Positions, weights: Doubles, n: int) -> Doubles:
+    def shared(self, items: Positions, weights: Doubles, n: int) -> Shared:
         """For each of n bundles and each line of `weights` (j, m), the worth of the `items` (m,) it holds."""
-        rows, places = self.by_item.entries(items)
-        found = np.stack([np.bincount(rows, line[places], minlength=n) for line in weights])
-        return self.corrected(found.astype(np.float64, copy=False), items, weights)
+        distinct, which = np.unique(items, return_inverse=True)
+        worth = [np.bincount(which, line, len(distinct)) for line in weights]
+        rows, places = self._holding(distinct)
+        if len(rows) * MUCH_FEWER > n:
+            return Shared(None, np.array([np.bincount(rows, line[places], n) for line in worth], np.float64))
+        held, which = np.unique(rows, return_inverse=True)
+        found = [np.bincount(which, line[places], len(held)) for line in worth]
+        return Shared(held, np.array(found, np.float64))
 
-    def corrected(self, found: Doubles, items: Positions, weights: Doubles) -> Doubles:
-        """Sums over the index, for the bundles as they are now."""
+    def _holding(self, items: Positions) -> tuple[Positions, Positions]:
+        """The bundles that hold these (distinct, ordered) items now, and the places of the items."""
+        rows, places = self.by_item.entries(items)
         if len(self.outdated):
-            found[:, self.outdated] = 0
-        if len(self.late_items):
-            for line, brought in zip(found, weights, strict=True):
-                worth = np.bincount(items, brought, minlength=len(self.by_item))
-                line += np.bincount(self.late_rows, worth[self.late_items], minlength=len(line))
-        return found
+            kept = ~np.isin(rows, self.outdated)
+            rows, places = rows[kept], places[kept]
+        if len(self.late_items) and len(items):
+            late = np.minimum(np.searchsorted(items, self.late_items), len(items) - 1)
+            met = items[late] == self.late_items
+            rows = np.concatenate([rows, self.late_rows[met]])
+            places = np.concatenate([places, late[met]])
+        return rows, places
 
     def with_bundles(self, rows: Positions, items: Sequence[Positions]) -> ItemIndex:
         """With these items for some (distinct) bundles, new or not."""
@@ -166,7 +192,7 @@ def shared(
     since: Mapping[int, Belongings],
     index: ItemIndex,
     n: int,
-) -> Iterator[Floats | Doubles]:
+) -> Iterator[Shared]:
     """What the people share with every bundle, a few of them at a time: (overlaps, people, n).
 
     A few, so that these sums are still at hand in the processor's cache when they are used.
@@ -175,7 +201,8 @@ def shared(
     worth = np.stack([overlap.worth(have.items, have.sizes) for overlap in overlaps])
     ends = np.cumsum(np.bincount(have.owners, minlength=len(rows))).tolist()
     for start, end in pairwise([0, *ends]):
-        yield index.shared(have.items[start:end], worth[:, start:end], n)[:, None]
+        columns, sums = index.shared(have.items[start:end], worth[:, start:end], n)
+        yield Shared(columns, sums[:, None])
 
 
 in_use = [shared]

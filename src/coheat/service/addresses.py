@@ -43,15 +43,31 @@ class Addresses:
         documented = [_address(path, operations) for path, operations in paths.items()]
         return [*documented, *(_address(path, {"get": {}}) for path in OPERATIONS)]
 
+    @cached_property
+    def _by_beginning(self) -> dict[str, list[Address]]:
+        found: dict[str, list[Address]] = {}
+        for one in self.all:
+            found.setdefault(_beginning(one.template), []).append(one)
+        return found
+
     def find(self, path: str) -> Address | None:
-        return next((one for one in self.all if one.pattern.fullmatch(path)), None)
+        alike = self._by_beginning.get(_beginning(path), ())
+        return next((one for one in alike if one.pattern.fullmatch(path)), None)
+
+
+def _beginning(path: str) -> str:
+    """The first two parts of a path, in which no template has anything to fill in."""
+    return "/".join(path.split("/", 3)[:3])
 
 
 def unknown_parameters(address: Address, method: str, query: bytes) -> list[str]:
     """Names in a query that mean nothing at this address; those who send them think that they do."""
-    sent = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     known = address.methods.get(method, frozenset())
-    return sorted({name for name, _ in sent} - known)
+    return sorted({name for name, _ in parameters(query)} - known)
+
+
+def parameters(query: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
 
 
 def _address(template: str, operations: dict[str, Any]) -> Address:

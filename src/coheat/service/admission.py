@@ -33,6 +33,7 @@ class Bodies:
         self.given_up: set[asyncio.Task[Any]] = set()
 
     async def read(self, receive: Receive) -> bytes:
+        """The whole body; `receive` gives it part by part."""
         task = asyncio.current_task()
         assert task is not None
         body = bytearray()

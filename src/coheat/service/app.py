@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from coheat.service.happened import Recent
 from coheat.service.health import OK, Readiness
 from coheat.service.keys import KeyRing
 from coheat.service.limits import Limits
+from coheat.service.list_routes import listed_at_once
 from coheat.service.metrics import Metrics
 from coheat.service.middleware import Middleware
 from coheat.service.problems import add_handlers
@@ -91,6 +93,7 @@ def create_app(
         has_started=lambda: state.caught_up,
         log_ids=log_ids,
         health_port=health_port,
+        at_once={"/v1/recommendations/{user_id}": partial(listed_at_once, state)},
     )
     return app
 

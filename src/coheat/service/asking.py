@@ -22,7 +22,7 @@ MAX_SEARCH = 100
 LAST = (1 << 63) - 1
 
 
-def _decoded(sent: str) -> str:
+def decoded(sent: str) -> str:
     """An id from a path: percent-encoded UTF-8, any character allowed (see `middleware.py`)."""
     try:
         name = unquote_to_bytes(sent).decode("utf-8")
@@ -33,7 +33,7 @@ def _decoded(sent: str) -> str:
     return name
 
 
-PathId = Annotated[str, Path(description="Percent-encoded; a slash as %2F."), AfterValidator(_decoded)]
+PathId = Annotated[str, Path(description="Percent-encoded; a slash as %2F."), AfterValidator(decoded)]
 QueryId = Annotated[str, Query(min_length=1, max_length=MAX_ID)]
 QueryK = Annotated[int, Query(ge=1, le=MAX_K)]
 Search = Annotated[str, Query(max_length=MAX_ID, description="Part of the id; upper or lower case.")]

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from coheat.errors import DataError, UnknownIdError
 from coheat.service import schemas
-from coheat.service.asking import PathId, QueryK, answer, known_bundles, state_of
+from coheat.service.asking import PathId, answer, decoded, known_bundles, state_of
 from coheat.service.lists import Asker, UserList, Wanted
 from coheat.service.problems import responses
 from coheat.service.sides import new_list_id
+from coheat.service.state import State
 
 router = APIRouter()
-QueryWhere = Annotated[
-    str | None,
-    Query(max_length=10_000, description='Conditions by column, as JSON: {"price": {"at_most": 30}}.'),
-]
-QueryFields = Annotated[
-    str | None, Query(min_length=1, max_length=10_000, description="Columns, with commas between.")
-]
+
+
+class ListQuery(BaseModel):
+    """What may stand behind the address of a user's list."""
+
+    k: int = Field(20, ge=1, le=schemas.MAX_K)
+    candidates: Literal["all", "new"] = "all"
+    exclude_seen: bool = True
+    where: str | None = Field(
+        None, max_length=10_000, description='Conditions by column, as JSON: {"price": {"at_most": 30}}.'
+    )
+    fields: str | None = Field(
+        None, min_length=1, max_length=10_000, description="Columns, with commas between."
+    )
+    only_on_offer: bool = True
 
 
 @router.get(
@@ -34,25 +45,32 @@ QueryFields = Annotated[
     summary="The best bundles for a user",
 )
 async def recommendations(
-    request: Request,
-    user_id: PathId,
-    k: QueryK = 20,
-    candidates: Literal["all", "new"] = "all",
-    exclude_seen: bool = True,
-    where: QueryWhere = None,
-    fields: QueryFields = None,
-    only_on_offer: bool = True,
+    request: Request, user_id: PathId, query: Annotated[ListQuery, Query()]
 ) -> Response:
     """An unknown user gets popular and new bundles; `source` says so."""
+    return await _list_of(state_of(request), user_id, query)
+
+
+async def listed_at_once(state: State, sent_id: str, sent: Sequence[tuple[str, str]]) -> Response | None:
+    """The same without the framework between, which takes longer to read the question than we do to answer
+    it; None where the question cannot be read, and the framework has to say why."""
+    try:
+        user_id, query = decoded(sent_id), ListQuery.model_validate(dict(sent))
+    except ValueError:
+        return None
+    return await _list_of(state, user_id, query) if len(query.model_fields_set) == len(sent) else None
+
+
+async def _list_of(state: State, user_id: str, query: ListQuery) -> Response:
     wanted = Wanted(
-        k,
-        candidates,
-        exclude_seen,
-        where="" if where is None else _comparable(_conditions(where)),
-        fields=None if fields is None else tuple(fields.split(",")),
-        only_on_offer=only_on_offer,
+        query.k,
+        query.candidates,
+        query.exclude_seen,
+        where="" if query.where is None else _comparable(_conditions(query.where)),
+        fields=None if query.fields is None else tuple(query.fields.split(",")),
+        only_on_offer=query.only_on_offer,
     )
-    return _listed(user_id, await state_of(request).recommend(Asker(user_id), wanted))
+    return _listed(user_id, await state.recommend(Asker(user_id), wanted))
 
 
 @router.post(

@@ -10,16 +10,17 @@ import contextlib
 import contextvars
 import json
 import logging
-import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 MOST_WAITING = 10_000
 REPEATED_SECONDS = 10.0
+GATHERING_SECONDS = 0.01
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 key_name: contextvars.ContextVar[str | None] = contextvars.ContextVar("key_name", default=None)
 
@@ -77,35 +78,44 @@ class Unrepeated(logging.Filter):
 
 
 class Aside(logging.Handler):
-    """Hands lines to a thread that writes them."""
+    """Hands lines to a thread that writes them, some together: to wake it for each would cost more."""
 
     def __init__(self, stream: TextIO):
         super().__init__()
         self.stream = stream
-        self.lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
+        self.lines: deque[str] = deque()
         self.dropped = 0
+        self.there_are = threading.Event()
+        self.ending = threading.Event()
         self.thread = threading.Thread(target=self._write, name="log", daemon=True)
         self.thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self.lines.put_nowait(self.format(record))
-        except queue.Full:
+        if len(self.lines) >= MOST_WAITING:
             self.dropped += 1
+            return
+        try:
+            self.lines.append(self.format(record))
         except Exception:
             self.handleError(record)
+        if not self.there_are.is_set():
+            self.there_are.set()
 
     def _write(self) -> None:
-        while (line := self.lines.get()) is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self.stream.write(line + "\n")
-                if self.lines.empty():
-                    self.stream.flush()
+        while not self.ending.is_set() or self.lines:
+            self.there_are.wait()
+            self.ending.wait(GATHERING_SECONDS)
+            self.there_are.clear()  # before the lines are taken: one that comes now is not forgotten
+            while self.lines:
+                with contextlib.suppress(OSError, ValueError):
+                    self.stream.write(self.lines.popleft() + "\n")
+                    if not self.lines:
+                        self.stream.flush()
 
     def finish(self, seconds: float = 1.0) -> None:
         """Wait a moment until all is written."""
-        with contextlib.suppress(queue.Full):
-            self.lines.put(None, timeout=seconds)
+        self.ending.set()
+        self.there_are.set()
         self.thread.join(seconds)
 
 

@@ -10,30 +10,34 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
+from starlette.responses import Response
 
 from coheat.errors import CoheatError
 from coheat.ids import shortened
 from coheat.service import logs
-from coheat.service.addresses import Addresses, unknown_parameters
+from coheat.service.addresses import Address, Addresses, parameters, unknown_parameters
 from coheat.service.admission import Bodies, Receive, Refused, WrongKeys
 from coheat.service.keys import KeyRing
 from coheat.service.limits import Limits
 from coheat.service.metrics import Metrics
-from coheat.service.problems import problem
+from coheat.service.problems import problem, problem_of
+from coheat.service.tokens import Tokens
 
 log = logging.getLogger("coheat.service")
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AtOnce = Callable[[str, list[tuple[str, str]]], Awaitable[Response | None]]
+"""A GET by its id as it was sent and its parameters; None where the application has to look at it."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -47,6 +51,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+NOT_CACHED = (b"cache-control", b"no-cache")
 READS = {"GET", "HEAD", "OPTIONS"}
 READING_POSTS = {"/v1/previews", "/v1/recommendations", "/v1/descriptions"}
 """They answer a question that does not fit into an address, and change nothing."""
@@ -65,13 +71,17 @@ class Middleware:
         has_started: Callable[[], bool],
         log_ids: bool = False,
         health_port: int | None = None,
+        at_once: Mapping[str, AtOnce] | None = None,
     ):
+        """`at_once` are the addresses that are asked most often: they are answered without `app`."""
         self.app, self.keys, self.metrics, self.limits = app, keys, metrics, limits
         self.addresses, self.has_started = addresses, has_started
         self.log_ids, self.health_port = log_ids, health_port
         self.bodies = Bodies(limits)
         self.wrong_keys = WrongKeys(limits.refused_keys)
         self.in_progress = 0
+        self.at_once = at_once or {}
+        self.tokens = Tokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -82,7 +92,7 @@ class Middleware:
             return
         started = time.perf_counter()
         scope = {**scope, "path": _path_as_sent(scope), "state": {**scope.get("state", {})}}
-        scope["state"]["id"] = secrets.token_hex(8)
+        scope["state"] |= {"id": self.tokens.take(8).hex(), "address": self.addresses.find(scope["path"])}
         logs.request_id.set(scope["state"]["id"])
         logs.key_name.set(None)
         answer = Answer(send, scope["state"]["id"], has_body=scope["method"] != "HEAD")
@@ -93,7 +103,7 @@ class Middleware:
 
     def _note(self, scope: Scope, answer: Answer, seconds: float) -> None:
         """Count a request, and write it down."""
-        address = self.addresses.find(scope["path"])
+        address: Address | None = scope["state"]["address"]
         route = address.template if address else "unmatched" if _is_guarded(scope["path"]) else "page"
         method = _known(scope["method"])
         self.metrics.requests.labels(method, route, str(answer.status)).inc()
@@ -125,6 +135,10 @@ class Middleware:
             self._check(scope)
             body = await self.bodies.read(receive)
             with self._place(scope, answer):
+                said = await self._said_at_once(scope)
+                if said is not None:
+                    await said(scope, receive, answer)
+                    return
                 # A HEAD is a GET of which only the head is sent.
                 seen = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
                 await self.app(seen, _given(body, receive), answer)
@@ -140,6 +154,17 @@ class Middleware:
                 await said(scope, receive, answer)
             else:
                 raise
+
+    async def _said_at_once(self, scope: Scope) -> Response | None:
+        address: Address | None = scope["state"]["address"]
+        handler = self.at_once.get(address.template) if address else None
+        if handler is None or scope["method"] not in ("GET", "HEAD"):
+            return None
+        name = scope["path"].rpartition("/")[2]
+        try:
+            return await handler(name, parameters(scope["query_string"]))
+        except CoheatError as error:
+            return problem_of(error, scope["state"]["id"])
 
     @contextmanager
     def _place(self, scope: Scope, answer: Answer) -> Iterator[None]:
@@ -191,7 +216,7 @@ class Middleware:
     def _check_address(self, scope: Scope) -> None:
         """Whether there is such an address, with this method and these parameters."""
         path, method = scope["path"], scope["method"]
-        address = self.addresses.find(path)
+        address: Address | None = scope["state"]["address"]
         if address is None:
             if _is_guarded(path) or path.startswith("/health/"):
                 raise Refused(404, "there is no such address; /openapi.json names all", "address")
@@ -262,11 +287,10 @@ class Answer:
         if message["type"] == "http.response.start":
             self.started()
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers["X-Request-ID"] = self.request_id
-            headers.setdefault("Cache-Control", "no-cache")
+            given = list(message.get("headers", ()))
+            cached = [] if any(name == b"cache-control" for name, _ in given) else [NOT_CACHED]
+            identity = (b"x-request-id", self.request_id.encode())
+            message = {**message, "headers": [*given, *RAW_HEADERS, identity, *cached]}
         if message["type"] == "http.response.body" and not self.has_body:
             message = {**message, "body": b""}
         self.n_bytes += len(message.get("body", b""))
@@ -283,6 +307,7 @@ def _peer(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
+@lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
     if host == "localhost":
@@ -298,7 +323,7 @@ def _check_local(headers: Headers) -> None:
 
     It could reach us by a name of its own that points here (Host), or by a form (Origin).
     """
-    host = _host_of(f"//{headers.get('host', '')}")
+    host = _host_of(headers.get("host", ""))
     if host is None or not is_loopback(host):
         detail = f"without keys this service answers to localhost only, not to {host!r}"
         raise Refused(403, detail, "host")
@@ -314,9 +339,11 @@ def _netloc_of(address: str) -> str | None:
         return None
 
 
-def _host_of(address: str) -> str | None:
+@lru_cache(256)
+def _host_of(header: str) -> str | None:
+    """The name in a header Host, without its port."""
     try:
-        return urlsplit(address).hostname
+        return urlsplit(f"//{header}").hostname
     except ValueError:
         return None
 

@@ -74,15 +74,20 @@ def status_of(error: CoheatError) -> int:
     return 503 if isinstance(error, StoreError) else 422
 
 
+def problem_of(error: CoheatError, request_id: str) -> Response:
+    """An error of ours as it is answered."""
+    if isinstance(error, StoreError):
+        log.error("request %s: %s", request_id, error)
+        return problem(503, error.reason, request_id)
+    return problem(status_of(error), str(error), request_id)
+
+
 def add_handlers(app: FastAPI) -> None:
     """Turn every error that a handler raises into a problem document."""
 
     @app.exception_handler(CoheatError)
     async def ours(request: Request, error: CoheatError) -> Response:
-        if isinstance(error, StoreError):
-            log.error("request %s: %s", request.state.id, error)
-            return problem(503, error.reason, request.state.id)
-        return problem(status_of(error), str(error), request.state.id)
+        return problem_of(error, request.state.id)
 
     @app.exception_handler(StarletteHTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

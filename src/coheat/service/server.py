@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from threadpoolctl import threadpool_limits
 
 from coheat.errors import ConfigError
 from coheat.service.app import create_app
@@ -76,7 +77,9 @@ def run_server(
     limits = replace(options.limits, connections=usable_connections(options.limits.connections))
     lock = lock_directory(state_directory)
     try:
-        with logging_to() as log:
+        # Lists are computed in one thread. A second one, of the library behind numpy's products, would share
+        # a core with the event loop, and each product would wait, at full speed, until that one has its turn.
+        with logging_to() as log, threadpool_limits(1, user_api="blas"):
             listener = listen(address)
             health = listen(Address(address.host, options.health_port)) if options.health_port else None
             app = create_app(

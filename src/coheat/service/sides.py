@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from coheat.errors import ConfigError
+from coheat.service.tokens import Tokens
 
 ONLY = "main"
 """The side of a service with one model."""
@@ -28,6 +29,8 @@ TOKEN_BYTES = 12
 TOKEN_CHARACTERS = 16
 MADE_HERE = re.compile(r"([A-Za-z0-9_]{1,32})-([0-9a-f]{8})")
 """Side and model: what the id of a list begins with."""
+
+_tokens = Tokens()
 
 
 @dataclass(frozen=True)
@@ -68,5 +71,5 @@ def side_of(sides: Sequence[Side], user_id: str) -> Side:
 
 
 def new_list_id(side: str, fingerprint: str) -> str:
-    """Nobody can guess it, and it says where it comes from."""
-    return f"{side}-{fingerprint[:MODEL_CHARACTERS]}-{secrets.token_urlsafe(TOKEN_BYTES)}"
+    """Nobody can guess it, and it says where it comes from. For the thread of the event loop."""
+    return f"{side}-{fingerprint[:MODEL_CHARACTERS]}-{urlsafe_b64encode(_tokens.take(TOKEN_BYTES)).decode()}"
