@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +24,8 @@ from coheat.service.logs import logging_to
 
 def test_lines_are_written_in_order_and_left_out_where_nobody_reads() -> None:
     reading, writing = os.pipe()
-    with os.fdopen(writing, "w") as stream, logging_to(stream) as handler:
+    stream = os.fdopen(writing, "w")
+    with suppress(BrokenPipeError), stream, logging_to(stream) as handler:
         events = logging.LogRecord("coheat.service.events", logging.INFO, "", 0, "%d", (), None)
         for number in range(100):
             handler.handle(logging.makeLogRecord({**events.__dict__, "args": (number,)}))
