@@ -50,9 +50,7 @@ def test_compiled_sums_are_the_plain_ones_but_for_rounding(data: BundleData) -> 
 def test_few_bundles_are_counted_as_all_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     contents = [np.unique(rng.integers(50, size=size)) for size in rng.integers(1, 6, size=80)]
-    held = by_key(
-        np.concatenate(contents), np.repeat(np.arange(80), [len(one) for one in contents]), 50, 80
-    )
+    held = by_key(np.concatenate(contents), np.repeat(np.arange(80), [len(one) for one in contents]), 50, 80)
     changed = {3: np.array([1, 2]), 7: np.array([40]), 80: np.array([2, 9])}
     index = plain.ItemIndex(held).with_bundles(np.array([*changed]), [*changed.values()])
     contents = [changed.get(row, one) for row, one in enumerate([*contents, changed[80]])]
