@@ -82,7 +82,7 @@ def nce(x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("n_relations", [0, 3])
 def test_the_loss_equals_the_dense_computation(n_relations: int) -> None:
-    model = model_for(small_data(), n_relations=n_relations, warm_share=0.6, branch_weight=0.3)
+    model = model_for(small_data(), n_relations=n_relations, warm_branch_share=0.6, branch_weight=0.3)
     rows, needed, cold_needed, _ = model.prepare((BATCH, NOBODY))
     pairs = np.array([1, 4, 2]), np.array([3, 5, 7])
     warm, cold = branches(model)
@@ -108,7 +108,7 @@ def test_the_loss_equals_the_dense_computation(n_relations: int) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_served_scores_weigh_the_branches(share: float) -> None:
-    model = model_for(small_data(), warm_share=share, branch_weight=0.0, user_item_noise=0.4)
+    model = model_for(small_data(), warm_branch_share=share, branch_weight=0.0, user_item_noise=0.4)
     warm, cold = branches(model)
     expected = share**2 * warm[0] @ warm[1].T + (1 - share) ** 2 * cold[0] @ cold[1].T
     served = model.served()
@@ -120,14 +120,14 @@ def test_served_scores_weigh_the_branches(share: float) -> None:
     ("share", "idle"), [(1.0, {"cold_users", "cold_items"}), (0.0, {"users", "bundles", "items"})]
 )
 def test_a_branch_without_a_share_is_left_out(share: float, idle: set[str]) -> None:
-    model = model_for(small_data(), warm_share=share, branch_weight=0.0)
+    model = model_for(small_data(), warm_branch_share=share, branch_weight=0.0)
     terms = model.loss(next(iter(model.batches(8))))
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     assert {name for name, p in model.named_parameters() if p.grad is None} == idle
 
 
 def test_the_cold_branch_knows_a_bundle_by_its_items_alone() -> None:
-    model = model_for(small_data(), warm_share=0.0, branch_weight=0.0)
+    model = model_for(small_data(), warm_branch_share=0.0, branch_weight=0.0)
     everybody, everything = np.arange(model.data.n_users), np.arange(model.data.n_bundles)
     before = model.served().scores(everybody)
     with torch.no_grad():

@@ -74,7 +74,7 @@ ENOUGH = 15
 class EpicCBRConfig(ThreeViewConfig):
     """Settings of EpicCBR."""
 
-    warm_share: float = Field(0.8, ge=0, le=1, description="share k of the warm branch")
+    warm_branch_share: float = Field(0.8, ge=0, le=1, description="share k of the warm branch")
     cold_view_weights: tuple[float, float] = Field(
         (0.23, 0.77), description="weights of the cold branch's views: user-item, bundle-item"
     )
@@ -118,8 +118,8 @@ class EpicCBR(ThreeViewModel):
 
     def __init__(self, data: BundleData, config: EpicCBRConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        self.has_warm = config.warm_share > 0 or config.branch_weight > 0
-        self.has_cold = config.warm_share < 1 or config.branch_weight > 0
+        self.has_warm = config.warm_branch_share > 0 or config.branch_weight > 0
+        self.has_cold = config.warm_branch_share < 1 or config.branch_weight > 0
         size = config.embedding_size
         self.cold_users = table(data.n_users, size, rng.torch_generator("cold users"))
         self.cold_items = table(data.n_items, size, rng.torch_generator("cold items"))
@@ -194,9 +194,9 @@ class EpicCBR(ThreeViewModel):
         rows, needed, cold_needed, pairs = batch
         config, branches = self.config, []
         if self.has_warm:
-            branches.append((config.warm_share, self.warm_branch(needed, noisy=True)))
+            branches.append((config.warm_branch_share, self.warm_branch(needed, noisy=True)))
         if self.has_cold:
-            branches.append((1 - config.warm_share, self.cold_branch(cold_needed, noisy=True)))
+            branches.append((1 - config.warm_branch_share, self.cold_branch(cold_needed, noisy=True)))
         users, bundles = (
             torch.cat([share * branch[side] for share, branch in branches if share > 0], 1)
             for side in range(2)
@@ -228,7 +228,7 @@ class EpicCBR(ThreeViewModel):
     @torch.no_grad()
     def served(self) -> Served:
         """The warm branch as history and items, and the cold branch."""
-        k, size = self.config.warm_share, self.config.embedding_size
+        k, size = self.config.warm_branch_share, self.config.embedding_size
         everybody, everything = np.arange(self.data.n_users), np.arange(self.data.n_bundles)
         blocks: list[tuple[Block, Any, Any]] = []
         if k > 0:
