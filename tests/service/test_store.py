@@ -1,4 +1,4 @@
-"""The store: against a dictionary, with files that were altered, copied, removed or cut off beneath it."""
+"""The store in SQLite: with files that were altered, copied, removed or cut off beneath it."""
 
 from __future__ import annotations
 
@@ -11,188 +11,21 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coheat.attributes import Value
 from coheat.service.locking import lock_directory, release
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.store import (
-    KINDS,
     BundleChange,
     Interaction,
-    Kind,
     NewInteraction,
     StoreError,
-    Subject,
-    Withdrawal,
 )
 
 START = "from coheat.cli import main; main()"
-NAMES = st.sampled_from(["a", "b", "ä/🧺\0", "'; --"])
-ITEMS = st.lists(st.sampled_from(["1", "2", "\n", "é"]), min_size=1, max_size=3)
-
-
-COLUMNS = st.dictionaries(
-    st.sampled_from(["title", "é"]), st.sampled_from(["x", 1.5, True, None]), min_size=1
-)
-LISTS = st.sampled_from(["", "list", "é"])
-TIMES = st.integers(0, 3).map(float)
-
-
-def _identity(one: Interaction) -> tuple[str, str, Kind, str]:
-    return one.user_id, one.bundle_id, one.kind, one.recommendation_id
-
-
-class StoreAgainstDictionary(RuleBasedStateMachine):
-    """Whatever is done to it, the store holds what a dictionary would; also opened anew, or copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.place = Path(tempfile.mkdtemp(prefix="coheat-store-"))
-        self.store = SqliteStore(self.place / "store.sqlite")
-        self.kept: dict[str, tuple[str, ...] | None] = {}
-        self.born: dict[str, int] = {}
-        self.created_on: dict[str, str | None] = {}
-        self.order: list[str] = []
-        self.met: dict[tuple[str, str, Kind, str], float] = {}
-        self.said: dict[tuple[Subject, str], dict[str, Value]] = {}
-        self.latest = self.withdrawn = 0
-
-    def teardown(self) -> None:
-        self.store.close()
-        shutil.rmtree(self.place)
-
-    def _written(self, name: str, sequence: int) -> None:
-        assert sequence > self.latest
-        self.latest = sequence
-        self.order = [one for one in self.order if one != name] + [name]
-
-    @rule(name=NAMES, items=ITEMS, created_on=st.sampled_from([None, "model", "other"]))
-    def put(self, name: str, items: list[str], created_on: str | None) -> None:
-        self._written(name, self.store.put_bundle(name, items, created_on))
-        if self.kept.get(name) is None:
-            self.born[name] = self.latest if created_on else 0
-            self.created_on[name] = created_on
-        self.kept[name] = tuple(items)
-
-    @rule(name=NAMES)
-    def remove(self, name: str) -> None:
-        self._written(name, self.store.remove_bundle(name))
-        self.kept[name] = None
-        self.met = {one: at for one, at in self.met.items() if one[1] != name}
-        self.said.pop(("bundle", name), None)
-
-    @rule(subject=st.sampled_from(["bundle", "item"]), name=NAMES, columns=COLUMNS)
-    def say(self, subject: Subject, name: str, columns: dict[str, Value]) -> None:
-        sequence = self.store.put_columns(subject, name, columns)
-        assert sequence > self.latest
-        self.latest = sequence
-        self._said(subject, name, columns)
-
-    @rule(name=NAMES, columns=COLUMNS)
-    def put_with_columns(self, name: str, columns: dict[str, Value]) -> None:
-        self._written(name, self.store.put_bundle(name, ["1"], None, None, columns))
-        if self.kept.get(name) is None:
-            self.born[name], self.created_on[name] = 0, None
-        self.kept[name] = ("1",)
-        self._said("bundle", name, columns)
-
-    def _said(self, subject: Subject, name: str, columns: dict[str, Value]) -> None:
-        before = self.said.pop((subject, name), {})
-        self.said[subject, name] = {**before, **columns}
-
-    @rule(rows=st.lists(st.tuples(NAMES, NAMES, st.sampled_from(KINDS), LISTS, TIMES), max_size=5))
-    def record(self, rows: list[tuple[str, str, Kind, str, float]]) -> None:
-        new = []
-        for user, name, kind, where, at in rows:
-            identity = user, name, kind, where
-            new.append(identity not in self.met)
-            known = self.met.setdefault(identity, at)
-            if kind != "took":
-                self.met[identity] = max(known, at)
-        found = self.store.add_interactions(
-            [NewInteraction(user, name, kind, at, where) for user, name, kind, where, at in rows]
-        )
-        assert (found.is_new, found.sequence) == (new, self.latest + sum(new))
-        self.latest = found.sequence
-
-    @rule(
-        user=NAMES,
-        name=NAMES,
-        kind=st.none() | st.sampled_from(KINDS),
-        where=st.none() | LISTS,
-        again=st.booleans(),
-    )
-    def withdraw(self, user: str, name: str, kind: Kind | None, where: str | None, again: bool) -> None:
-        gone = [
-            one
-            for one in self.met
-            if one[:2] == (user, name) and kind in (None, one[2]) and where in (None, one[3])
-        ]
-        found = self.store.remove_interactions([Withdrawal(user, name, kind, where)] * (1 + again))
-        assert [_identity(one) for one in found.interactions] == gone
-        assert found.sequence == self.latest + bool(gone)
-        if gone:
-            self.latest = self.withdrawn = found.sequence
-        for one in gone:
-            del self.met[one]
-
-    @rule()
-    def open_anew(self) -> None:
-        self.store.close()
-        self.store = SqliteStore(self.store.path)
-
-    @rule()
-    def killed(self) -> None:
-        """What a killed process leaves: the file, and its log."""
-        elsewhere = Path(tempfile.mkdtemp(dir=self.place))
-        for ending in ("", "-wal"):
-            shutil.copy(f"{self.store.path}{ending}", elsewhere / f"store.sqlite{ending}")
-        self.store.close()
-        self.store = SqliteStore(elsewhere / "store.sqlite")
-
-    @precondition(lambda self: self.latest)
-    @rule(share=st.floats(0, 1))
-    def read_in_two_parts(self, share: float) -> None:
-        middle = int(share * self.latest)
-        parts = [*self.store.bundles(0, middle), *self.store.bundles(middle)]
-        assert parts == list(self.store.bundles())
-        read = [*self.store.interactions(0, middle), *self.store.interactions(middle)]
-        assert read == list(self.store.interactions())
-
-    @invariant()
-    def is_as_written(self) -> None:
-        found = list(self.store.bundles())
-        assert [change.bundle_id for change in found] == self.order
-        for change in found:
-            assert change == self.store.bundle(change.bundle_id)
-            assert change.item_ids == self.kept[change.bundle_id]
-            if change.item_ids is not None:
-                assert change.born == self.born[change.bundle_id]
-                assert change.created_on == self.created_on[change.bundle_id]
-        assert [((one.subject, one.id), one.columns) for one in self.store.details()] == [*self.said.items()]
-        assert self.store.columns_of("item", "a") == self.said.get(("item", "a"), {})
-        assert {_identity(one): one.timestamp for one in self.store.interactions()} == self.met
-        assert [_identity(one) for one in self.store.interactions()] == list(self.met)
-        for kinds in (KINDS, ("took",), ("shown", "clicked")):
-            pairs = [one[:2] for one in self.met if one[2] in kinds]
-            assert [pair for step in self.store.pairs(kinds=kinds) for pair in step] == pairs
-            for name in self.kept:
-                takers = [user for user, taken in dict.fromkeys(pairs) if taken == name]
-                assert self.store.takers(name, kinds) == takers
-                assert self.store.has_taken("a", name, kinds) == ("a" in takers)
-        assert (self.store.last_sequence(), self.store.last_withdrawal()) == (self.latest, self.withdrawn)
-
-
-TestStoreAgainstDictionary = StoreAgainstDictionary.TestCase
-TestStoreAgainstDictionary.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         with suppress(asyncio.CancelledError):
             await starting
+        await state.follower.stop_watching()
         state.close()
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from coheat.errors import CoheatError
-from coheat.service.keys import KeyRing
+from coheat.service.keys import Keys
 from coheat.service.state import State
 from coheat.service.store import StoreError
 
@@ -22,7 +22,7 @@ class Readiness:
     """Model, store (with its disk) and keys, each `ok` or what is wrong with it."""
 
     state: State
-    keys: KeyRing
+    keys: Keys
     draining: bool = False
     _found: dict[str, str] = field(default_factory=dict)
     _looked_at: float = -KEPT_SECONDS

@@ -1,8 +1,8 @@
 """Keys that open the service: high-entropy secrets of which only the hash is kept.
 
-A key is shown once, when it is made. Its file holds name, scope and SHA-256; a slow hash would add
-nothing, since nobody guesses 256 random bits. The file is read again when it changes, so a revoked key
-stops working at the next request.
+A key is shown once, when it is made. Its file (or, with replicas, a table) holds name, scope and SHA-256; a
+slow hash would add nothing, since nobody guesses 256 random bits. The file is read again when it changes, so
+a revoked key stops working at the next request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,14 +37,20 @@ class Key:
     created: str
 
 
-class KeyRing:
-    """The keys in one file, kept private to its owner."""
+class Keys:
+    """The keys of a service, wherever they are kept."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._seen: tuple[int, int, int] | None = None
+    def __init__(self) -> None:
         self._keys: tuple[Key, ...] = ()
         self._closed = False
+
+    def keys(self) -> tuple[Key, ...]:
+        """All keys, as they are now."""
+        raise NotImplementedError
+
+    def _changing(self) -> AbstractContextManager[list[Key]]:
+        """The keys to change, held against a second command at the same time; kept when the block ends."""
+        raise NotImplementedError
 
     def create(self, name: str, scope: Scope) -> str:
         """Make a key and keep its hash; the key itself is returned now and never again."""
@@ -66,18 +72,6 @@ class KeyRing:
                 raise ConfigError(f"there is no key named {name!r} (there are: {known})")
             keys[:] = remaining
 
-    def keys(self) -> tuple[Key, ...]:
-        """All keys, read anew when the file has changed."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            self._seen, self._keys = None, ()
-            return ()
-        seen = (status.st_mtime_ns, status.st_ino, status.st_size)
-        if seen != self._seen:
-            self._keys, self._seen = tuple(self._read()), seen
-        return self._keys
-
     def required(self) -> bool:
         """Whether a request must show a key; once so, it stays so until the process ends."""
         there_are = bool(self.keys())
@@ -97,6 +91,27 @@ class KeyRing:
         """What a key may do, or None for a wrong one."""
         key = self.find(secret)
         return None if key is None else key.scope
+
+
+class KeyRing(Keys):
+    """The keys in one file, kept private to its owner."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self._seen: tuple[int, int, int] | None = None
+
+    def keys(self) -> tuple[Key, ...]:
+        """All keys, read anew when the file has changed."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._seen, self._keys = None, ()
+            return ()
+        seen = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if seen != self._seen:
+            self._keys, self._seen = tuple(self._read()), seen
+        return self._keys
 
     def _read(self) -> list[Key]:
         try:

@@ -23,6 +23,8 @@ REPEATED_SECONDS = 10.0
 GATHERING_SECONDS = 0.01
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 key_name: contextvars.ContextVar[str | None] = contextvars.ContextVar("key_name", default=None)
+written: contextvars.ContextVar[int | None] = contextvars.ContextVar("written", default=None)
+"""The sequence number of what the request has written."""
 
 events = logging.getLogger("coheat.service.events")
 """Requests and writes; others' messages go to loggers of their own."""

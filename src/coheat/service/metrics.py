@@ -46,6 +46,9 @@ class Metrics:
             "coheat_model_loaded_timestamp_seconds", "When the model that answers was loaded."
         )
         self.bundles = self._gauge("coheat_bundles", "Bundles that can be recommended.")
+        self.behind = self._gauge(
+            "coheat_changes_behind", "Changes of other replicas that are stored and not followed yet."
+        )
         self.ready = self._gauge("coheat_ready", "1 when warmed up and taking requests.")
 
     def model_loaded(self, n_bundles: int) -> None:

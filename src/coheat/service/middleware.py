@@ -25,7 +25,7 @@ from coheat.ids import shortened
 from coheat.service import logs
 from coheat.service.addresses import Address, Addresses, parameters, unknown_parameters
 from coheat.service.admission import Bodies, Receive, Refused, WrongKeys
-from coheat.service.keys import KeyRing
+from coheat.service.keys import Keys
 from coheat.service.limits import Limits
 from coheat.service.metrics import Metrics
 from coheat.service.problems import problem, problem_of
@@ -64,7 +64,7 @@ class Middleware:
     def __init__(
         self,
         app: App,
-        keys: KeyRing,
+        keys: Keys,
         metrics: Metrics,
         limits: Limits,
         addresses: Addresses,

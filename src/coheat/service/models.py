@@ -38,6 +38,11 @@ class Models:
     def first(self) -> LoadedModel:
         return self.loaded[self.sides[0].name]
 
+    @property
+    def sequence(self) -> int:
+        """The number of the latest change that all of them have followed."""
+        return min(one.sequence for one in self)
+
     def of_user(self, user_id: str) -> LoadedModel:
         """The model that answers a user."""
         return self.loaded[side_of(self.sides, user_id).name]

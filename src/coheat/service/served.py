@@ -136,6 +136,13 @@ class LoadedModel:
             raise Outdated
         return True
 
+    def was_made_anew(self, change: BundleChange) -> bool:
+        """Whether a change makes a bundle from nothing of which we have one of the same name, whose removal
+        we have not heard of. One of training that another model did not know is not made anew by it."""
+        if change.born != change.sequence or not self.recommender.has_bundle(change.bundle_id):
+            return False
+        return self._was_here(change) or self.recommender.bundle(change.bundle_id).is_added
+
     def _check_current(self, name: str, change: BundleChange) -> None:
         if name in self._withdrawn and not self._was_here(change):
             raise Outdated

@@ -23,7 +23,7 @@ from coheat.errors import ConfigError
 from coheat.service.app import create_app
 from coheat.service.connections import Connection, Connections
 from coheat.service.health import Readiness
-from coheat.service.keys import KeyRing
+from coheat.service.keys import KeyRing, Keys
 from coheat.service.limits import Limits, usable_connections
 from coheat.service.locking import lock_directory, release
 from coheat.service.logs import logging_to
@@ -189,7 +189,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _check_open(address: Address, keys: KeyRing) -> None:
+def _check_open(address: Address, keys: Keys) -> None:
     if not is_loopback(address.host) and not keys.keys():
         raise ConfigError(
             f"--host {address.host}: without a key the service listens on this machine only; make one with "

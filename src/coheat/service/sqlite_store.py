@@ -12,7 +12,9 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress, takewhile
 from pathlib import Path
 
 from coheat.attributes import Value
@@ -21,10 +23,19 @@ from coheat.service.sqlite_format import checksum
 from coheat.service.sqlite_migration import migrate
 from coheat.service.sqlite_reader import SqliteReader
 from coheat.service.store import (
+    KINDS,
+    UNKNOWN,
     Appended,
+    BundleChange,
+    Change,
+    Details,
     Interaction,
     Kind,
+    Missed,
     NewInteraction,
+    Origin,
+    Overtaken,
+    Recorded,
     StoreError,
     Subject,
     Withdrawal,
@@ -33,12 +44,18 @@ from coheat.service.store import (
 
 LEAST_FREE = 4 << 20
 """Bytes on the disk below which the next writes may fail."""
+KEPT_CHANGES = 1000
 Identity = tuple[str, str, Kind, str]
 """Of an interaction: user, bundle, kind, list."""
 
 
 class SqliteStore(SqliteReader):
-    """`Store` in one SQLite file. Opening checks it; a damaged one is refused, never overwritten."""
+    """`Store` in one SQLite file. Opening checks it; a damaged one is refused, never overwritten.
+
+    Only this process writes to it, so the latest changes are kept in memory alone.
+    """
+
+    is_shared = False
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self.path, self.clock = path, clock
@@ -55,6 +72,10 @@ class SqliteStore(SqliteReader):
                 self._connection.close()
                 raise
         self._files = WatchedFiles(path)
+        self._changes: deque[Change] = deque(maxlen=KEPT_CHANGES)
+        self._newest = self.last_sequence()
+        self._complete_after = self._newest
+        """Changes after this number are all kept."""
         # Also where nobody closes it, at the end of the process: SQLite takes the log away then, and a file
         # that is marked as in use would look like a copy without its log.
         self._let_go = weakref.finalize(self, _let_go, path, self._connection, self._reading)
@@ -93,10 +114,12 @@ class SqliteStore(SqliteReader):
         created_on: str | None,
         request: str | None = None,
         columns: Mapping[str, Value] | None = None,
+        origin: Origin = UNKNOWN,
     ) -> int:
         items = json.dumps(list(item_ids), ensure_ascii=False)
         with self._writing() as sequence:
             there = self._stored(self._connection, bundle_id)
+            self._check_seen(bundle_id, origin)
             now = self.clock()
             born, born_at = (sequence, now) if created_on else (0, 0.0)
             if there is not None and there.item_ids is not None:
@@ -106,10 +129,12 @@ class SqliteStore(SqliteReader):
             self._write_bundle(values, now, there is None)
             if columns:
                 self._write_details(sequence, "bundle", bundle_id, columns)
-            return sequence
+        made = BundleChange(sequence, bundle_id, tuple(item_ids), created_on, born, born_at, request)
+        return self._made(made)
 
-    def remove_bundle(self, bundle_id: str) -> int:
+    def remove_bundle(self, bundle_id: str, origin: Origin = UNKNOWN) -> int:
         with self._writing() as sequence:
+            self._check_seen(bundle_id, origin)
             gone = self._connection.execute("DELETE FROM interactions WHERE bundle_id = ?", (bundle_id,))
             self._connection.execute("UPDATE state SET interactions = interactions - ?", (gone.rowcount,))
             unsaid = self._connection.execute(
@@ -119,7 +144,7 @@ class SqliteStore(SqliteReader):
             is_first = self._stored(self._connection, bundle_id) is None
             now = self.clock()
             self._write_bundle((bundle_id, sequence, sequence, now, None, None, None), now, is_first)
-            return sequence
+        return self._made(BundleChange(sequence, bundle_id, None, None, sequence, now))
 
     def _write_bundle(self, values: tuple[object, ...], now: float, is_first: bool) -> None:
         columns = f"{form.BUNDLE}, written_at, checksum"
@@ -132,10 +157,26 @@ class SqliteStore(SqliteReader):
         if is_first:
             self._connection.execute("UPDATE state SET bundles = bundles + 1")
 
-    def put_columns(self, subject: Subject, name: str, columns: Mapping[str, Value]) -> int:
+    def put_columns(
+        self, subject: Subject, name: str, columns: Mapping[str, Value], origin: Origin = UNKNOWN
+    ) -> int:
         with self._writing() as sequence:
+            if subject == "bundle":
+                self._check_seen(name, origin)
             self._write_details(sequence, subject, name, columns)
-            return sequence
+        return self._made(Details(sequence, subject, name, dict(columns)))
+
+    def _check_seen(self, bundle_id: str, origin: Origin) -> None:
+        """Whether nothing was written of a bundle since the one who asks looked at it."""
+        if origin.seen is None:
+            return
+        query = (
+            "SELECT max(sequence) FROM (SELECT sequence FROM bundles WHERE bundle_id = ? UNION ALL "
+            "SELECT sequence FROM details WHERE subject = 'bundle' AND id = ?)"
+        )
+        [newest] = self._connection.execute(query, (bundle_id, bundle_id)).fetchone()
+        if (newest or 0) > origin.seen:
+            raise Overtaken(f"the bundle {bundle_id!r} was written meanwhile")
 
     def _write_details(
         self, sequence: int, subject: Subject, name: str, columns: Mapping[str, Value]
@@ -152,7 +193,9 @@ class SqliteStore(SqliteReader):
         if not before:
             self._connection.execute("UPDATE state SET details = (SELECT count(*) FROM details)")
 
-    def add_interactions(self, interactions: Sequence[NewInteraction]) -> Appended:
+    def add_interactions(self, interactions: Sequence[NewInteraction], origin: Origin = UNKNOWN) -> Appended:
+        if origin.seen is not None and origin.seen < self._newest:
+            self._check_made(interactions, origin.seen)
         now = self.clock()
         pending: dict[Identity, tuple[int | None, float]] = {}
         is_new = []
@@ -173,7 +216,15 @@ class SqliteStore(SqliteReader):
                 sequence += place is None
                 self._write_interaction(sequence, place, identity, at, now)
             self._connection.execute("UPDATE state SET interactions = interactions + ?", (sum(is_new),))
-            return Appended(latest, is_new)
+        if any(is_new):
+            self._made(Recorded(latest, tuple(compress(interactions, is_new))))
+        return Appended(latest, is_new)
+
+    def _check_made(self, interactions: Sequence[NewInteraction], seen: int) -> None:
+        for name in {one.bundle_id for one in interactions}:
+            there = self.bundle(name)
+            if there is not None and max(there.born, there.sequence if there.item_ids is None else 0) > seen:
+                raise Overtaken(f"the bundle {name!r} was removed or made anew meanwhile")
 
     def _known(self, identity: Identity) -> tuple[int, float] | None:
         """Sequence number and time of an interaction that is there."""
@@ -203,7 +254,11 @@ class SqliteStore(SqliteReader):
                 (at, now, checksum(*values), place),
             )
 
-    def remove_interactions(self, withdrawals: Sequence[Withdrawal]) -> Withdrawn:
+    def remove_interactions(
+        self,
+        withdrawals: Sequence[Withdrawal],
+        origin: Origin = UNKNOWN,  # noqa: ARG002 (nothing overtakes it)
+    ) -> Withdrawn:
         found = {row.sequence: row for one in withdrawals for row in self._matching(one)}
         if not found:
             return Withdrawn(self.last_sequence(), [])
@@ -214,7 +269,11 @@ class SqliteStore(SqliteReader):
             self._connection.execute(
                 "UPDATE state SET interactions = interactions - ?, withdrawn = ?", (len(found), latest)
             )
-            return Withdrawn(latest, [found[sequence] for sequence in sorted(found)])
+        pairs = dict.fromkeys((one.user_id, one.bundle_id) for one in found.values())
+        still = frozenset((*pair, kind) for pair in pairs for kind in KINDS if self.has_taken(*pair, (kind,)))
+        gone = Withdrawn(latest, [found[sequence] for sequence in sorted(found)], still)
+        self._made(gone)
+        return gone
 
     def _matching(self, one: Withdrawal) -> list[Interaction]:
         wanted = {
@@ -227,6 +286,29 @@ class SqliteStore(SqliteReader):
         condition = " AND ".join(f"{column} = ?" for column in given)
         query = f"SELECT {form.INTERACTION} FROM interactions WHERE {condition}"
         return [Interaction(*row) for row in self._read(query, *given.values())]
+
+    # --- the latest changes ---------------------------------------------------------------------
+
+    def _made(self, change: Change) -> int:
+        if len(self._changes) == KEPT_CHANGES:
+            self._complete_after = self._changes[0].sequence
+        self._changes.append(change)
+        self._newest = change.sequence
+        return change.sequence
+
+    def changes(self, after: int) -> list[Change]:
+        if after < self._complete_after:
+            raise Missed(f"{self.path}: not all changes after {after} are kept in memory")
+        return list(takewhile(lambda change: change.sequence > after, reversed(self._changes)))[::-1]
+
+    def wait(self, after: int, seconds: float) -> int:
+        ends = time.monotonic() + seconds
+        while self._newest <= after and time.monotonic() < ends:
+            time.sleep(min(0.05, seconds))
+        return self._newest
+
+    def check_reachable(self) -> None:
+        """Whether the disk takes it is known by trying only."""
 
     # --- the file -------------------------------------------------------------------------------
 
@@ -257,10 +339,15 @@ class SqliteStore(SqliteReader):
                     yield sequence
                     self._sum_up()
                 self._check_arrival()
+            except Overtaken:
+                raise
             except BaseException:
                 self._failed = True
                 raise
             self._failed = False
+            if sequence - numbers != self._newest:  # a write whose fate was uncertain has happened
+                self._changes.clear()
+                self._complete_after = self._newest = sequence - numbers
 
     def _check_arrival(self) -> None:
         """Whether what was written went into files that will be found again.

@@ -4,6 +4,9 @@ All questions to the model run on one thread, so that the event loop stays free 
 requests; lists asked for while it computes are computed together next, which is what keeps it fast under
 load. A change is checked, then written to the store, then made in the model, then acknowledged; changes
 wait for each other, questions never wait for the disk.
+
+Where others write to the store, too, a write that was checked against a state which they have changed
+meanwhile is refused by the store, and checked again once that has been followed (see `following.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +24,9 @@ from coheat.attributes import Value
 from coheat.errors import DataError, UnknownIdError
 from coheat.ids import shortened
 from coheat.recommender import Recommender
-from coheat.service import changes, logs
+from coheat.service import logs
+from coheat.service.changes import News
+from coheat.service.following import Follower, Threads
 from coheat.service.lists import Asker, Lists, UserList, Wanted
 from coheat.service.metrics import Metrics
 from coheat.service.models import Models
@@ -37,10 +41,15 @@ from coheat.service.results import (
 from coheat.service.served import LoadedModel, Outdated, warm_up
 from coheat.service.sides import ONLY, Side, side_of
 from coheat.service.store import (
+    CONTESTED,
+    NOT_FOLLOWED,
     TOOK,
     Appended,
     Kind,
+    Missed,
     NewInteraction,
+    Origin,
+    Overtaken,
     Records,
     Store,
     StoreError,
@@ -52,10 +61,11 @@ from coheat.service.store import (
 log = logging.getLogger("coheat.service")
 T = TypeVar("T")
 W = TypeVar("W", int, Appended, Withdrawn)
+A = TypeVar("A")
 OPTIMISTIC_LOADS = 2
 """How often a model is loaded while writes go on; the next time they wait for it."""
-FEW = 100
-"""Writes that are caught up with in no time."""
+MOST_TRIES = 50
+"""How often a write is checked again because others were faster."""
 
 
 class State:
@@ -79,17 +89,14 @@ class State:
         self.store, self.metrics = store, metrics
         self.log_ids, self.positive = log_ids, positive
         self.models = Models(self.sides, knobs, positive)
-        self.changing = asyncio.Lock()
+        self.threads = Threads()
+        self.follower = Follower(self.models, store, self.threads, metrics)
         self.reloading = asyncio.Lock()
         self.caught_up = self.ready = self.is_uncertain = False
         self.failure: Exception | None = None
         self.when_loaded: Callable[[], None] = lambda: None
         """Called when a model has been loaded and answers."""
-        self._model = ThreadPoolExecutor(1, "model")
-        self._disk = ThreadPoolExecutor(1, "disk")
-        self._aside = ThreadPoolExecutor(1, "aside")
-        self._records = ThreadPoolExecutor(1, "records")
-        self._lists = Lists(lambda side: self.models[side], self._model)
+        self._lists = Lists(lambda side: self.models[side], self.threads.model)
 
     @property
     def served(self) -> LoadedModel:
@@ -105,28 +112,31 @@ class State:
 
     async def start(self) -> None:
         """Catch up and warm up, beside the event loop, which answers meanwhile; a fault is kept."""
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._aside, self.catch_up)
-            await self._follow(warm_up)
+            await self.threads.run(self.threads.aside, self.catch_up)
+            await self.threads.run(self.threads.model, self._warm_up)
         except Exception as error:
             self.failure = error
             return
         self.when_loaded()
+        self.follower.start_watching()
         self.ready = True
         self.metrics.ready.set(1)
+
+    def _warm_up(self) -> None:
+        for loaded in self.models:
+            warm_up(loaded)
 
     # --- questions ------------------------------------------------------------------------------
 
     async def ask(self, question: Callable[[Recommender], T], user_id: str | None = None) -> T:
         """Put a question to the model of the first side, or to the one that answers this user."""
-        loop = asyncio.get_running_loop()
 
         def ask() -> T:
             loaded = self.models.first if user_id is None else self.models.of_user(user_id)
             return question(loaded.recommender)
 
-        return await loop.run_in_executor(self._model, ask)
+        return await self.threads.run(self.threads.model, ask)
 
     async def recommend(self, asker: Asker, wanted: Wanted) -> UserList:
         """One user's list, computed together with those of the same kind that wait at that moment.
@@ -139,19 +149,21 @@ class State:
 
     # --- changes --------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _change(self) -> AsyncIterator[None]:
-        """One change at a time; before it, what the store may hold from one that was refused is made, too."""
-        async with self.changing:
-            if self.is_uncertain:
+    async def _changed(self, change: Callable[[], Coroutine[Any, Any, A]]) -> A:
+        """One change at a time. Where others were faster, it is followed what they did, and checked again."""
+        self.store.check_reachable()  # rather than to wait with many others, and then be refused
+        async with self.follower.changing:
+            if self.is_uncertain:  # what the store may hold from one that was refused is made, too
                 await self._on_disk(self.store.check)
-                try:
-                    await self._follow(lambda loaded: loaded.replay(self.store))
-                except Outdated:
-                    self.models.loaded = await self._loaded(self.served.generation + 1)
+                await self.follower.follow()
                 self.is_uncertain = False
-                self._count()
-            yield
+            for _ in range(MOST_TRIES):
+                self.store.check_reachable()
+                try:
+                    return await change()
+                except Overtaken:
+                    await self.follower.follow()
+        raise StoreError(f"overtaken by other writes {MOST_TRIES} times in a row", CONTESTED)
 
     async def create_bundle(
         self,
@@ -161,7 +173,8 @@ class State:
         columns: Mapping[str, Value] | None = None,
     ) -> Written:
         """Publish a bundle that is not there yet; `request` names the one that asks, if it may ask again."""
-        async with self._change():
+
+        async def change() -> Written:
             has_bundle = self.models.has_bundle(bundle_id)
             if has_bundle and request is not None and await self._was_made_by(bundle_id, request):
                 return replace(await self._current(bundle_id), created=True)
@@ -169,6 +182,8 @@ class State:
                 waits = "" if has_bundle else ", which waits for a model that knows its items"
                 raise Conflict(f"there is a bundle {shortened(bundle_id)} already{waits}; PUT replaces it")
             return await self._put(bundle_id, item_ids, request, columns)
+
+        return await self._changed(change)
 
     async def _was_made_by(self, bundle_id: str, request: str) -> bool:
         stored = await self._on_disk(lambda: self.store.bundle(bundle_id))
@@ -184,9 +199,12 @@ class State:
         self, bundle_id: str, item_ids: Sequence[str], matching: str | None = None
     ) -> Written:
         """Give a bundle other items, or publish it where there is none."""
-        async with self._change():
+
+        async def change() -> Written:
             await self._check_match(bundle_id, matching)
             return await self._put(bundle_id, item_ids)
+
+        return await self._changed(change)
 
     async def _put(
         self,
@@ -201,44 +219,43 @@ class State:
             await self.ask(lambda model: model.check_described("bundle", bundle_id, columns))
         was_here, waited = self.models.has_bundle(bundle_id), self.models.waits(bundle_id)
         made_on = None if was_here else self.models.fingerprints
-        sequence = await self._store(
-            lambda: self.store.put_bundle(bundle_id, item_ids, made_on, request, columns), "bundle", bundle_id
+        await self._store(
+            lambda origin: self.store.put_bundle(bundle_id, item_ids, made_on, request, columns, origin),
+            "bundle",
+            bundle_id,
         )
-        takers, said = await self._on_disk(
-            lambda: (
-                self.store.takers(bundle_id, self.positive),
-                self.store.columns_of("bundle", bundle_id),
-            )
-        )
-        await self._follow(
-            lambda loaded: changes.put_bundle(loaded, sequence, bundle_id, item_ids, takers, said)
-        )
-        self.metrics.bundles.inc(int(not was_here))
         return replace(await self._current(bundle_id), created=not (was_here or waited))
 
     async def describe_bundle(
         self, bundle_id: str, columns: Mapping[str, Value], matching: str | None = None
     ) -> Written:
         """Say something of a bundle: a title, a price, that it is out of stock. What is known of it stays."""
-        async with self._change():
+
+        async def change() -> Written:
             await self._check_match(bundle_id, matching)
             await self._current(bundle_id)
             await self._describe("bundle", bundle_id, columns)
             return await self._current(bundle_id)
 
+        return await self._changed(change)
+
     async def describe_item(self, item_id: str, columns: Mapping[str, Value]) -> None:
         """Say something of an item."""
-        async with self._change():
+
+        async def change() -> None:
             if not self.models.has_item(item_id):
                 raise UnknownIdError(f"unknown item id {shortened(item_id)}")
             await self._describe("item", item_id, columns)
 
+        await self._changed(change)
+
     async def _describe(self, subject: Subject, name: str, columns: Mapping[str, Value]) -> None:
         await self.ask(lambda model: model.check_described(subject, name, columns))
-        sequence = await self._store(
-            lambda: self.store.put_columns(subject, name, columns), f"columns of {subject}", name
+        await self._store(
+            lambda origin: self.store.put_columns(subject, name, columns, origin),
+            f"columns of {subject}",
+            name,
         )
-        await self._follow(lambda loaded: changes.describe(loaded, sequence, subject, name, columns))
 
     async def _check_match(self, bundle_id: str, matching: str | None) -> None:
         """Raise where somebody asks for a change to what is no longer there (the header If-Match)."""
@@ -256,63 +273,67 @@ class State:
 
     async def remove_bundle(self, bundle_id: str, matching: str | None = None) -> None:
         """Take a bundle from the shelf, whether it was trained or added, or waits for a place there."""
-        async with self._change():
+
+        async def change() -> None:
             await self._check_match(bundle_id, matching)
-            there = self.models.has_bundle(bundle_id)
-            if not there and not self.models.waits(bundle_id):
+            if not self.models.has_bundle(bundle_id) and not self.models.waits(bundle_id):
                 raise unknown_bundle(bundle_id)
-            sequence = await self._store(lambda: self.store.remove_bundle(bundle_id), "removal", bundle_id)
-            await self._follow(lambda loaded: changes.remove_bundle(loaded, sequence, bundle_id))
-            self.metrics.bundles.dec(int(there))
+            await self._store(
+                lambda origin: self.store.remove_bundle(bundle_id, origin), "removal", bundle_id
+            )
+
+        await self._changed(change)
 
     async def record(self, interactions: Sequence[NewInteraction]) -> Remembered:
         """What happened between users and bundles, all of it or nothing; the same again changes nothing."""
-        async with self._change():
+
+        async def change() -> Remembered:
             for place, one in enumerate(interactions):
                 if not self.models.has_bundle(one.bundle_id):
                     raise UnknownRow(place, f"unknown bundle id {shortened(one.bundle_id)}")
-            stored = await self._store(
-                lambda: self.store.add_interactions(interactions), "interaction", **_about(interactions)
+            stored, counted = await self._store(
+                lambda origin: self.store.add_interactions(interactions, origin),
+                "interaction",
+                **_about(interactions),
             )
-            counted = await self._follow(lambda loaded: changes.record(loaded, stored, interactions))
-            return Remembered(stored.is_new, counted)
+            counts = iter(counted)
+            return Remembered(stored.is_new, [new and next(counts, False) for new in stored.is_new])
+
+        return await self._changed(change)
 
     async def withdraw(self, withdrawals: Sequence[Withdrawal]) -> int:
         """Take interactions back, all of them or none; how many there were."""
-        async with self._change():
-            gone = await self._store(
-                lambda: self.store.remove_interactions(withdrawals), "withdrawal", **_about(withdrawals)
-            )
-            pairs = {(one.user_id, one.bundle_id) for one in gone.interactions}
-            remaining = await self._on_disk(
-                lambda: frozenset(pair for pair in pairs if self.store.has_taken(*pair, self.positive))
-            )
-            await self._follow(
-                lambda loaded: changes.withdraw(loaded, gone.sequence, gone.interactions, remaining)
+
+        async def change() -> int:
+            gone, _ = await self._store(
+                lambda origin: self.store.remove_interactions(withdrawals, origin),
+                "withdrawal",
+                **_about(withdrawals),
             )
             return len(gone.interactions)
 
+        return await self._changed(change)
+
     async def read(self, question: Callable[[Records], T]) -> T:
         """Put a question to the store, beside those who write."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._records, question, self.store)
-
-    async def _follow(self, change: Callable[[LoadedModel], T]) -> T:
-        """Make in all models, on their thread, what is stored already; what it came to in the first."""
-        return (await self.ask(lambda _: [change(loaded) for loaded in self.models]))[0]
+        return await self.threads.run(self.threads.records, lambda: question(self.store))
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
         await self._on_disk(self.store.check)
 
-    async def _store(self, write: Callable[[], W], kind: str, bundle_id: str, user_id: str = "") -> W:
-        """Write to the disk, and to the log who did it; ids of users only where that is wanted."""
+    async def _store(
+        self, write: Callable[[Origin], W], kind: str, bundle_id: str, user_id: str = ""
+    ) -> tuple[W, list[bool]]:
+        """Write to the store, and to the log who did it (ids of users only where that is wanted); then make
+        it in the models, and whatever others did before it. Of interactions, which of the new ones count."""
         started = time.perf_counter()
-        about: dict[str, object] = {"kind": kind, "bundle_id": bundle_id, "key": logs.key_name.get()}
+        origin = Origin(self.models.sequence, logs.key_name.get())
+        about: dict[str, object] = {"kind": kind, "bundle_id": bundle_id, "key": origin.key}
         if user_id and self.log_ids:
             about["user_id"] = user_id
         try:
-            written = await self._on_disk(write)
+            written, news = await self._on_disk(lambda: self._written(write, origin))
         except StoreError as error:
             self.is_uncertain = self.is_uncertain or error.is_uncertain
             self.metrics.failed_writes.labels(kind).inc()
@@ -320,12 +341,25 @@ class State:
             raise
         sequence = written if isinstance(written, int) else written.sequence
         logs.event("write", **about, sequence=sequence)
+        logs.written.set(sequence)
         self.metrics.write_seconds.observe(time.perf_counter() - started)
         self.metrics.writes.labels(kind).inc()
-        return written
+        counted = await self.follower.follow(news)
+        return written, counted.get(sequence, [])
+
+    def _written(self, write: Callable[[Origin], W], origin: Origin) -> tuple[W, list[News] | None]:
+        """Write, and read what is to be made in the models then; None where changes were missed."""
+        written = write(origin)
+        try:
+            return written, self.follower.news()
+        except Missed:
+            return written, None
+        except StoreError as error:
+            error.is_uncertain, error.reason = True, NOT_FOLLOWED
+            raise
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+        return await self.threads.run(self.threads.disk, work)
 
     # --- the model ------------------------------------------------------------------------------
 
@@ -348,28 +382,13 @@ class State:
         generation = self.served.generation + 1
         for _ in range(OPTIMISTIC_LOADS):
             with contextlib.suppress(Outdated):
-                fresh = await self._loaded(generation)
-                async with self.changing:  # the little that came since; then nothing may come in between
-                    for loaded in fresh.values():
-                        await self._beside(loaded.replay, self.store)
+                fresh = await self.follower.loaded(generation)
+                async with self.follower.changing:  # the little that came since; nothing may come in between
+                    await self.follower.catch_up(fresh)
                     self.models.loaded, self.is_uncertain = fresh, False
                 return
-        async with self.changing:
-            self.models.loaded, self.is_uncertain = await self._loaded(generation), False
-
-    async def _loaded(self, generation: int) -> dict[str, LoadedModel]:
-        """Loaded and brought up to date, as far as nothing is written meanwhile."""
-        fresh = await self._beside(self.models.load, generation)
-        while True:
-            before = min(loaded.sequence for loaded in fresh.values())
-            for loaded in fresh.values():
-                await self._beside(loaded.replay, self.store)
-            if max(loaded.sequence for loaded in fresh.values()) - before <= FEW:
-                return fresh
-
-    async def _beside(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run something long on the thread for it."""
-        return await asyncio.get_running_loop().run_in_executor(self._aside, work, *arguments)
+        async with self.follower.changing:
+            self.models.loaded, self.is_uncertain = await self.follower.loaded(generation), False
 
     def _count(self) -> None:
         self.metrics.model_loaded(self.served.recommender.n_bundles)
@@ -377,8 +396,7 @@ class State:
     def close(self) -> None:
         """End the threads, then let go of the store."""
         self.ready = False
-        for threads in (self._records, self._aside, self._model, self._disk):
-            threads.shutdown(wait=True)
+        self.threads.close()
         self.store.close()
 
 

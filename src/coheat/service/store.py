@@ -1,9 +1,13 @@
 """What was written since training, kept so that nothing acknowledged is ever lost: what the service needs.
 
-`Store` is the small interface; `sqlite_store.py` keeps it in one SQLite file. A store holds the net state,
-not a log: for each bundle what it is made of or that it is gone, for each user and bundle how they met. So
-it grows with bundles and interactions, never with how often they are rewritten. The order is a counter of
-its own; the clock is written down for people and for training, and decides nothing.
+`Store` is the small interface; `sqlite_store.py` keeps it in one SQLite file, `postgres_store.py` in a
+database that several services (replicas) share. A store holds the net state, not a log: for each bundle what
+it is made of or that it is gone, for each user and bundle how they met. So it grows with bundles and
+interactions, never with how often they are rewritten. The order is a counter of its own; the clock is written
+down for people and for training, and decides nothing.
+
+Beside the net state it has the latest changes, in their order (`changes`): models that are up to date follow
+them, whoever made them. They are not kept for ever; who has missed too many replays the net state.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from coheat.errors import CoheatError
 from coheat.service.online import Outcome
 
 NOT_NOW = "the disk does not take it now; nothing was changed"
+NOT_FOLLOWED = "it is written, but the store went away while the service ran, before that could be shown"
+CONTESTED = "others write to the same bundle all the time; nothing was changed, try again"
 Kind: TypeAlias = Literal["shown", "clicked", "took"]
 """What happened between a user and a bundle."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -37,6 +43,30 @@ class StoreError(CoheatError):
         super().__init__(message)
         self.reason = reason
         self.is_uncertain = False
+
+
+class Overtaken(CoheatError):
+    """Of what is to be changed something was written that the one who asks had not seen."""
+
+
+class Missed(CoheatError):
+    """Changes that were asked for are not kept any more; the net state has to be replayed."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a write comes from.
+
+    `seen` is the number of the latest change that the one who asks knew when checking it; where something
+    newer was written of the same bundle, the write is refused (`Overtaken`). Without it nothing is compared.
+    `key` names the key that was used.
+    """
+
+    seen: int | None = None
+    key: str | None = None
+
+
+UNKNOWN = Origin()
 
 
 @dataclass(frozen=True)
@@ -103,11 +133,20 @@ class Appended:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """Interactions that were not there before, in their order; the number is that of the last."""
+
+    sequence: int
+    interactions: tuple[NewInteraction, ...]
+
+
+@dataclass(frozen=True)
 class Withdrawn:
-    """The number of the latest write, and what is gone."""
+    """The number of the latest write, what is gone, and how the same users and bundles still met."""
 
     sequence: int
     interactions: list[Interaction]
+    remaining: frozenset[tuple[str, str, Kind]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -119,6 +158,10 @@ class Details:
     subject: Subject
     id: str
     columns: Mapping[str, Value]
+
+
+Change: TypeAlias = BundleChange | Details | Recorded | Withdrawn
+"""One write, as models follow it. `Details` are then what was said by this write alone."""
 
 
 class Records(Protocol):
@@ -193,6 +236,26 @@ class Records(Protocol):
 class Store(Records, Protocol):
     """Every write returns when its effect is durable, and comes from any thread, one at a time."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may write to it, too."""
+        ...
+
+    def changes(self, after: int) -> list[Change]:
+        """The changes after a sequence number, oldest first: all of them, or the first thousand.
+
+        Raises `Missed` where not all of them are kept any more.
+        """
+        ...
+
+    def wait(self, after: int, seconds: float) -> int:
+        """The number of the latest write, as soon as it is above `after`, or else after so many seconds."""
+        ...
+
+    def check_reachable(self) -> None:
+        """Raise `StoreError` where it is known already that the next write would fail; this asks nobody."""
+        ...
+
     def put_bundle(
         self,
         bundle_id: str,
@@ -200,6 +263,7 @@ class Store(Records, Protocol):
         created_on: str | None,
         request: str | None = None,
         columns: Mapping[str, Value] | None = None,
+        origin: Origin = UNKNOWN,
     ) -> int:
         """Write a bundle, whether or not it is there already, and what is said of it; its sequence number.
 
@@ -207,23 +271,26 @@ class Store(Records, Protocol):
         """
         ...
 
-    def remove_bundle(self, bundle_id: str) -> int:
+    def remove_bundle(self, bundle_id: str, origin: Origin = UNKNOWN) -> int:
         """Remember that a bundle is gone, and forget who took it and what was said of it."""
         ...
 
-    def put_columns(self, subject: Subject, name: str, columns: Mapping[str, Value]) -> int:
+    def put_columns(
+        self, subject: Subject, name: str, columns: Mapping[str, Value], origin: Origin = UNKNOWN
+    ) -> int:
         """Say something of a bundle or an item, besides what was said of other columns before."""
         ...
 
-    def add_interactions(self, interactions: Sequence[NewInteraction]) -> Appended:
-        """Remember what happened, all of it or nothing.
+    def add_interactions(self, interactions: Sequence[NewInteraction], origin: Origin = UNKNOWN) -> Appended:
+        """Remember what happened, all of it or nothing. A bundle that was removed or made anew since it was
+        seen overtakes it; one that got other items does not.
 
         One of the same user, bundle, kind and list is kept once, in the place where it was first written.
         Again it changes nothing, but that showing and clicking take the later time.
         """
         ...
 
-    def remove_interactions(self, withdrawals: Sequence[Withdrawal]) -> Withdrawn:
+    def remove_interactions(self, withdrawals: Sequence[Withdrawal], origin: Origin = UNKNOWN) -> Withdrawn:
         """Forget interactions, all of them or none; those that are not there are passed over."""
         ...
 
