@@ -14,7 +14,6 @@ import pytest
 import torch
 from factorisation import factorisation
 from pyarrow import parquet
-from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
 from coheat import __version__
@@ -29,7 +28,7 @@ from coheat.models.base import Model
 from coheat.rng import Randomness
 from coheat.runs import contents_of
 from coheat.served import OwnScores
-from coheat.storage import map_arrays
+from coheat.storage import map_arrays, write_arrays
 
 FILES = [
     INDEX,
@@ -240,7 +239,7 @@ class Unfinished(Exception):
 def test_a_failure_in_the_middle_leaves_the_old_one_or_nothing(
     call: int, existing: bool, planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The functions that fail are those of safetensors and pyarrow which write the files."""
+    """The functions that fail are those which write the files."""
     target = tmp_path / "model"
     old = factorisation(planted.train, seed=1)
     if existing:
@@ -257,8 +256,8 @@ def test_a_failure_in_the_middle_leaves_the_old_one_or_nothing(
 
         return wrapped
 
-    monkeypatch.setattr("coheat.checkpoint.save_file", failing(save_file))
-    monkeypatch.setattr("safetensors.numpy.save_file", failing(save_arrays))
+    monkeypatch.setattr("coheat.checkpoint.write_arrays", failing(write_arrays))
+    monkeypatch.setattr("coheat.artifact.write_arrays", failing(write_arrays))
     monkeypatch.setattr("pyarrow.parquet.write_table", failing(parquet.write_table))
     new = factorisation(planted.train, seed=2)
     with pytest.raises(Unfinished):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from coheat.storage import replacing_directory, replacing_file
+from coheat.storage import map_arrays, replacing_directory, replacing_file, write_arrays
 
 
 def names(directory: Path) -> list[str]:
@@ -42,3 +44,23 @@ def test_a_file_left_half_written_is_written_anew(tmp_path: Path) -> None:
     with replacing_file(tmp_path / "a.json") as aside:
         aside.write_text("{}")
     assert (names(tmp_path), (tmp_path / "a.json").read_text()) == (["a.json"], "{}")
+
+
+def test_arrays_are_written_as_safetensors_reads_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "flags": rng.random(5) < 0.5,
+        "numbers": rng.normal(size=(7, 3)).astype(np.float32),
+        "turned": rng.normal(size=(4, 5)).T,
+        "nothing": np.zeros((0, 3), dtype=np.float32),
+        "one": np.array(3.0, dtype=np.float32),
+        "bytes": np.frombuffer(b"abc", dtype=np.uint8),
+        "counts": np.arange(9),
+    }
+    write_arrays(tmp_path / "a.safetensors", arrays)
+    read = load_file(tmp_path / "a.safetensors")
+    mapped = map_arrays(tmp_path / "a.safetensors")
+    for name, array in arrays.items():
+        for found in (read[name], mapped[name]):
+            assert (found.dtype, found.shape) == (array.dtype, array.shape)
+            assert np.array_equal(found, array)

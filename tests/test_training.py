@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from factorisation import Factorisation, factorisation
 from rich.console import Console
 from torch import Tensor
 
-from coheat.checkpoint import HISTORY, INDEX
+from coheat.checkpoint import HISTORY, INDEX, OnDisk, model_state
 from coheat.config import Settings
 from coheat.data.dataset import BundleData, Indices, Sparse, relation
 from coheat.data.sampling import Triples
@@ -38,6 +39,7 @@ from coheat.training import (
     TrainingInterrupted,
     TrainingSettings,
     Watcher,
+    _Run,
     choose_device,
     fit,
 )
@@ -383,7 +385,7 @@ def test_memory_estimate_counts_what_is_known(planted: Split) -> None:
     size = sum(p.numel() * 4 for p in model.parameters())
     estimate = estimate_memory(model, planted, batch_size=50)
     assert (estimate.gradients, estimate.moments) == (size, 2 * size)
-    assert estimate.copies == 4 * size
+    assert estimate.copies == size
     assert estimate.total < available_memory()
     untrained = estimate_memory(sequence(planted), planted, batch_size=50)
     assert untrained.gradients == untrained.moments == untrained.graphs == 0
@@ -439,3 +441,31 @@ def test_nothing_is_drawn_where_nobody_is_looking(planted: Split) -> None:
     shown = io.StringIO()
     fit(factorisation(planted.train), planted, SETTINGS, watcher=ProgressBar(Console(file=shown)))
     assert shown.getvalue() == ""
+
+
+def test_what_is_set_aside_is_on_the_disk_and_stays_as_it_was(planted: Split, tmp_path: Path) -> None:
+    model = factorisation(planted.train)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for directory in (None, tmp_path):
+        kept = model_state(model, directory)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        assert all(torch.equal(kept[name], tensor) for name, tensor in expected.items())
+        assert not list(tmp_path.iterdir()), "a file without a name"
+        model.load_state_dict(kept)
+    assert isinstance(kept, OnDisk)
+
+
+def test_a_run_with_a_directory_holds_no_second_copy_of_its_model(planted: Split, tmp_path: Path) -> None:
+    run = _Run(coheat(planted.train), planted, SETTINGS, tmp_path, Watcher())
+    for _ in range(2):
+        run.one_epoch()
+        run.remember()
+    assert run.best_state
+    assert run.last is not None
+    for state in (run.best_state, run.last.model, run.last.optimizers):
+        assert isinstance(state, OnDisk)
+    run.standing = replace(run.standing, epoch=SETTINGS.epochs)
+    run.train()
+    assert not run.optimizers

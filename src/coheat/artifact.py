@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from coheat import __version__
 from coheat.attributes import UNDERSTOOD, Attributes
@@ -29,7 +28,7 @@ from coheat.errors import ArtifactError
 from coheat.ids import Vocabulary
 from coheat.reading import build, check_plain, read_parquet
 from coheat.served import Served
-from coheat.storage import map_arrays, read_json, replacing_directory, sha256, write_json
+from coheat.storage import map_arrays, read_json, replacing_directory, sha256, write_arrays, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -213,15 +212,14 @@ def save_artifact(
     """
     import pyarrow
     from pyarrow import parquet
-    from safetensors.numpy import save_file
 
     with replacing_directory(directory) as partial:
         arrays = contents.served.arrays()
-        save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, partial / "served.safetensors")
+        write_arrays(partial / "served.safetensors", arrays)
         for vocabulary in (contents.users, contents.bundles, contents.items):
             kind = vocabulary.kind
             try:
-                column = pyarrow.array(list(vocabulary.ids), pyarrow.string())
+                column = vocabulary.column()
             except UnicodeEncodeError as error:
                 raise ArtifactError(
                     f"a {kind} id is not valid Unicode and cannot be saved: {error}"
@@ -234,11 +232,11 @@ def save_artifact(
                 parquet.write_table(table, partial / f"{vocabulary.kind}_attributes.parquet")
         own = contents.parameters if state is None else state
         if isinstance(own, Path):
-            (partial / "parameters.safetensors").write_bytes(own.read_bytes())
+            shutil.copyfile(own, partial / "parameters.safetensors")
         elif own is not None:
             from coheat.checkpoint import write_tensors
 
-            write_tensors(partial / "parameters.safetensors", dict(own))
+            write_tensors(partial / "parameters.safetensors", own)
         if changes is not None and changes != Changes():
             write_json(partial / "changes.json", asdict(changes))
         document = {

@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coheat.errors import ArtifactError
-from coheat.storage import read_json, replacing_file, sha256, write_json
+from coheat.storage import map_arrays, read_json, replacing_file, sha256, write_arrays, write_json
 
 State = dict[str, Tensor]
 
@@ -31,17 +32,39 @@ HISTORY = "history.jsonl"
 FORMAT = 1
 
 
-def model_state(model: nn.Module) -> State:
-    """Parameters and buffers, copied to the CPU, so that further training leaves the copy alone."""
-    return {name: _copy(tensor) for name, tensor in model.state_dict().items()}
+def model_state(model: nn.Module, directory: Path | None = None) -> State:
+    """Parameters and buffers, set aside, so that further training leaves them alone."""
+    return set_aside(model.state_dict(), directory)
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()
+class OnDisk(State):
+    """Tensors that are mapped from a file; `arrays` are the same, and know of it."""
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]):
+        super().__init__({name: torch.from_numpy(array) for name, array in arrays.items()})
+        self.arrays = arrays
 
 
-def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> tuple[State, list[dict[str, Any]]]:
-    """Tensors of the optimisers by name ("0.3.exp_avg": optimiser, parameter, moment) and the rest."""
+def set_aside(state: State, directory: Path | None = None) -> State:
+    """A copy of tensors on the CPU: in memory, or, with a `directory`, on its disk and mapped from there.
+
+    The file on the disk has no name, so it is gone with the copy, however the process ends.
+    """
+    if directory is None or not state:
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+    path = directory / f".aside.safetensors.{os.getpid()}.part"
+    try:
+        write_tensors(path, state)
+        return OnDisk(map_arrays(path, "c"))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def optimizer_state(
+    optimizers: list[torch.optim.Optimizer], directory: Path | None = None
+) -> tuple[State, list[dict[str, Any]]]:
+    """Tensors of the optimisers, set aside, by name ("0.3.exp_avg": optimiser, parameter, moment); and the
+    rest."""
     tensors: State = {}
     rest: list[dict[str, Any]] = []
     for number, optimizer in enumerate(optimizers):
@@ -51,9 +74,9 @@ def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> tuple[State, lis
             plain[str(parameter)] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
             for key, value in values.items():
                 if isinstance(value, Tensor):
-                    tensors[f"{number}.{parameter}.{key}"] = _copy(value)
+                    tensors[f"{number}.{parameter}.{key}"] = value
         rest.append({"state": plain, "param_groups": document["param_groups"]})
-    return tensors, rest
+    return set_aside(tensors, directory), rest
 
 
 def restore_optimizers(
@@ -74,12 +97,10 @@ def restore_optimizers(
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def write_tensors(path: Path, state: State) -> None:
+def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a safetensors file; a disk that takes no more is an ArtifactError."""
-    try:
-        save_file(state, path)
-    except SafetensorError as error:
-        raise ArtifactError(f"{path}: cannot be written ({error}); is the disk full?") from None
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+    write_arrays(path, state.arrays if isinstance(state, OnDisk) else arrays)
 
 
 class Checkpoints:

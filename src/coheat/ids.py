@@ -40,6 +40,12 @@ class Vocabulary:
         found.ids, found.kind = ArrowTexts.read(path, count), kind
         return found
 
+    def column(self) -> Any:
+        """The ids as an Arrow column."""
+        import pyarrow as pa
+
+        return self.ids.column if isinstance(self.ids, ArrowTexts) else pa.array(self.ids, pa.string())
+
     @cached_property
     def index(self) -> dict[str, int]:
         return {name: position for position, name in enumerate(self.ids)}
@@ -77,7 +83,7 @@ class ArrowTexts(Sequence[str]):
     """
 
     def __init__(self, column: Any):
-        self._column = column
+        self.column = column
 
     @classmethod
     def read(cls, path: Path, count: int | None = None) -> Self:
@@ -103,11 +109,11 @@ class ArrowTexts(Sequence[str]):
         return cls(texts)
 
     def __len__(self) -> int:
-        return len(self._column)
+        return len(self.column)
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), STRETCH):
-            yield from self._column[start : start + STRETCH].to_pylist()
+            yield from self.column[start : start + STRETCH].to_pylist()
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -115,8 +121,8 @@ class ArrowTexts(Sequence[str]):
     def __getitem__(self, place: slice) -> list[str]: ...
     def __getitem__(self, place: int | slice) -> str | list[str]:
         if isinstance(place, slice):
-            return list(self._column[place].to_pylist())
-        return str(self._column[int(place)])
+            return list(self.column[place].to_pylist())
+        return str(self.column[int(place)])
 
 
 def unknown(name: str, kind: str, known: Sequence[str]) -> UnknownIdError:

@@ -38,10 +38,10 @@ class MemoryEstimate:
 def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
     """An upper estimate for training `model` on `split`, from the sizes of its parts.
 
-    Adam keeps two moments per parameter. Copies are the last epoch's state with its moments and the
-    best epoch's state. Of the graphs, a step may hold a dropped copy of every edge in both directions
-    (position and weight, 8 bytes). A batch holds three rows of vectors and their gradients in every
-    layer; evaluation a block of scores.
+    Adam keeps two moments per parameter. A copy is the best epoch's state; where a run has a directory,
+    that stands there. Of the graphs, a step may hold a dropped copy of every edge in both directions
+    (position and weight, 8 bytes). A batch holds three rows of vectors and their gradients in every layer;
+    evaluation a block of scores.
     """
     trained = _bytes(p for p in model.parameters() if p.requires_grad)
     everything = _bytes(model.state_dict().values())
@@ -51,7 +51,7 @@ def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstima
     return MemoryEstimate(
         gradients=trained,
         moments=2 * trained,
-        copies=2 * everything + 2 * trained,
+        copies=everything,
         batches=batch_size * width * 4 * 3 * 8,
         graphs=edges * 2 * 8,
         evaluation=2 * ROWS * train.n_bundles * 4 + (train.n_users + train.n_bundles) * 2 * width * 4,

@@ -382,7 +382,7 @@ def _finish(run: Run, model: Model, result: FitResult) -> None:
         data_fingerprint=record.fingerprint,
         **_outcome(result),
     )
-    save_artifact(run.path / "model", contents_of(model, description), model_state(model))
+    save_artifact(run.path / "model", contents_of(model, description), model.state_dict())
     Checkpoints(run.path).remove()
 
 

@@ -11,13 +11,14 @@ import hashlib
 import importlib.util
 import json
 import math
+import mmap
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ _DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
+_NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
+STRETCH = 1 << 22
+"""Numbers that are written at a time."""
 
 
 def _flush(path: Path) -> None:
@@ -145,8 +149,48 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def map_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a safetensors file, read-only and mapped from the disk rather than copied.
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write a safetensors file from arrays as they stand, a stretch at a time: nothing is copied as a whole.
+
+    What is mapped from the disk itself is let go again after it was read.
+    """
+    # As the format wants it: without gaps, and such that every array is aligned to its own type.
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    header, end = {}, 0
+    for name in order:
+        start, end = end, end + arrays[name].nbytes
+        kind = _NAMES[arrays[name].dtype]
+        header[name] = {"dtype": kind, "shape": list(arrays[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    try:
+        with path.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name in order:
+                flat = np.ascontiguousarray(arrays[name]).reshape(-1)
+                for start in range(0, len(flat), STRETCH):
+                    file.write(flat[start : start + STRETCH].data)
+                    release_pages(flat)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written ({error.strerror}); is the disk full?") from None
+
+
+def release_pages(*arrays: npt.NDArray[Any]) -> None:
+    """Let the system take back the memory of arrays mapped from the disk; they are read again where needed.
+
+    For whoever goes through a large array once: otherwise all of it would be held in the end.
+    """
+    for array in arrays:
+        base: Any = array
+        while getattr(base, "base", None) is not None:
+            base = base.base
+        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            base.madvise(mmap.MADV_DONTNEED)
+
+
+def map_arrays(path: Path, mode: Literal["r", "c"] = "r") -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a safetensors file, mapped from the disk rather than copied: read-only, or ("c") so that
+    what is written to them stays in this process.
 
     Several processes that serve the same model so share one copy in memory.
     """
@@ -158,7 +202,7 @@ def map_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise ArtifactError(f"{path}: it says that its head is longer than the file; it was cut off")
         header = parse_object(file.read(length), str(path))
     header.pop("__metadata__", None)
-    return {name: _mapped(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    return {name: _mapped(path, name, entry, 8 + length, size, mode) for name, entry in header.items()}
 
 
 @dataclass(frozen=True)
@@ -170,7 +214,9 @@ class _Entry:
     data_offsets: tuple[int, int]
 
 
-def _mapped(path: Path, name: str, entry: object, start: int, size: int) -> npt.NDArray[Any]:
+def _mapped(
+    path: Path, name: str, entry: object, start: int, size: int, mode: Literal["r", "c"]
+) -> npt.NDArray[Any]:
     where = f"{path}, {name[:60]!r}"
     found = build(_Entry, entry, where)
     if found.dtype not in _DTYPES or len(found.shape) > DIMENSIONS or min(found.shape, default=0) < 0:
@@ -180,4 +226,4 @@ def _mapped(path: Path, name: str, entry: object, start: int, size: int) -> npt.
         raise ArtifactError(f"{where}: its place in the file does not fit its shape")
     if 0 in shape:  # an empty range cannot be mapped
         return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, mode="r", offset=start + first, shape=shape)
+    return np.memmap(path, dtype, mode=mode, offset=start + first, shape=shape)

@@ -237,6 +237,7 @@ class _Run:
     ):
         self.model, self.split, self.settings, self.watcher = model, split, settings, watcher
         self.optimizers = model.optimizers()
+        self.directory = directory
         self.checkpoints = Checkpoints(directory) if directory else None
         self.standing = Standing()
         self.history: list[Record] = []
@@ -248,6 +249,7 @@ class _Run:
             while not (reason := self.standing.finished(self.settings)):
                 self.one_epoch()
                 self.remember()
+            self.optimizers.clear()  # their moments are twice the model, and no longer needed
             self.finish()
         except KeyboardInterrupt:
             if self.checkpoints is None:
@@ -261,7 +263,8 @@ class _Run:
 
     def finish(self) -> None:
         """The model's last choice, made with its best epoch's state; it becomes part of that state."""
-        self.model.load_state_dict(self.best_state)
+        if self.best_state:
+            self.model.load_state_dict(self.best_state)
         self.model.eval()
         started = time.perf_counter()
         rehearsed = rehearse(self.model, self.settings.batch_size, self.watcher)
@@ -270,7 +273,7 @@ class _Run:
             metrics = self.validate() if metrics is None else metrics
             seconds = self.standing.seconds + time.perf_counter() - started
             self.standing = replace(self.standing, best_metrics=metrics, seconds=seconds)
-            self.best_state = model_state(self.model)
+        self.best_state = {}  # the model has it, and more
 
     @property
     def possible(self) -> bool:
@@ -298,7 +301,9 @@ class _Run:
             record["validation"] = self.validate()
             standing = standing.judge(record["validation"], self.settings)
             if standing.best_epoch == epoch:
-                self.best_state = model_state(self.model)
+                # In the last epoch the model itself has it.
+                needed = self.directory is not None or epoch < self.settings.epochs
+                self.best_state = model_state(self.model, self.directory) if needed else {}
         record["seconds"] = time.perf_counter() - started
         self.standing = replace(standing, seconds=standing.seconds + record["seconds"])
         self.history.append(record)
@@ -331,9 +336,10 @@ class _Run:
         if self.checkpoints is None:
             return
         self.checkpoints.append(self.history[-1])
-        self.last = _Snapshot(
-            self.standing, model_state(self.model), self.best_state, *optimizer_state(self.optimizers)
-        )
+        self.last = None  # its files, before there are others
+        state = model_state(self.model, self.directory)
+        optimizers = optimizer_state(self.optimizers, self.directory)
+        self.last = _Snapshot(self.standing, state, self.best_state, *optimizers)
         if self.standing.epoch % self.settings.checkpoint_every == 0 or self.standing.finished(self.settings):
             self.save()
 
@@ -387,7 +393,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """Copies of everything a checkpoint holds, all of the same epoch's end."""
+    """Everything a checkpoint holds, all of the same epoch's end, set aside."""
 
     standing: Standing
     model: State

@@ -53,6 +53,7 @@ class Direction:
         self.all_rows = np.arange(self.n_targets, dtype=np.int64)
         self.everything = np.ones(len(self.sources), dtype=np.uint8)
         self.ones = np.ones(self.n_sources, dtype=np.float32)
+        self._scaled_by: tuple[Mask, Floats] | None = None
         self.source_degrees = np.bincount(self.sources, minlength=self.n_sources).astype(np.int32)
 
     def draw_mask(self, dropout: float, rng: np.random.Generator) -> Mask:
@@ -79,11 +80,21 @@ class Direction:
         if self.weighting == "mean":
             scales = kernels.inverses(target_degrees), self.ones
         else:
-            source_degrees = self.source_degrees
-            if degrees == "after":
-                source_degrees = kernels.source_degrees(self.sources, mask, source_degrees)
-            scales = kernels.inverse_roots(target_degrees), kernels.inverse_roots(source_degrees)
+            whole = self.everything if degrees == "before" else mask
+            scales = kernels.inverse_roots(target_degrees), self._source_scales(whole)
         return Scaled(indptr, sources[: indptr[-1]], self.n_sources, *scales)
+
+    def _source_scales(self, mask: Mask) -> Floats:
+        """1 / sqrt(degree) of all sources when the edges of this mask stay.
+
+        Counting takes all edges, however few a batch needs: so it is done once for all batches of a mask.
+        """
+        if self._scaled_by is None or self._scaled_by[0] is not mask:
+            left = self.source_degrees
+            if mask is not self.everything:
+                left = kernels.source_degrees(self.sources, mask, left)
+            self._scaled_by = mask, kernels.inverse_roots(left)
+        return self._scaled_by[1]
 
 
 @dataclass(frozen=True)

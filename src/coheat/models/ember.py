@@ -68,6 +68,8 @@ USERS_AT_ONCE = 4096
 """Users whose profiles are looked at together."""
 LEARNERS, JUDGES, AT_ONCE = 2000, 600, 64
 """Users from whose choices curves are learned, in whose lists places are counted, and scored at a time."""
+SCORES_AT_ONCE = 1 << 22
+"""Numbers of one part of a score that are held together: among many bundles fewer users at a time."""
 HEAD = 100
 """Candidates that stand to choice for a user among the established bundles, and as many among the young."""
 FEW = 1 / 12
@@ -266,8 +268,7 @@ class Ember(CrossCBR):
         users = rng.permutation(np.flatnonzero(np.diff(apart.kept.user_bundle.indptr)))[:JUDGES]
         if not len(users):
             return
-        scores = _weighed(inner, users, curves, taken, youth)
-        contest = self._contest(scores, users, apart.kept.user_bundle, excluded, young, taken)
+        contest = self._contest(inner, users, curves, youth, apart.kept.user_bundle, excluded, young, taken)
         # The model that is served knows established bundles better than the rehearsal did, so new ones have
         # to be lifted further: by how much shows where bundles stand beside them of which nothing was kept.
         new = young & (taken == 0)
@@ -276,8 +277,8 @@ class Ember(CrossCBR):
         final.bundles.plain.base[new, : self.config.embedding_size] = 0
         final.bundles.plain.base[new, 2 * self.config.embedding_size :] = 0
         known = np.where(new, 0, self.data.popularity)
-        scores = _weighed(final, users, curves, known, np.where(new, 1.0, self.youth.cpu().numpy()))
-        later = self._contest(scores, users, self.data.user_bundle, excluded, new, known)
+        youth = np.where(new, 1.0, self.youth.cpu().numpy())
+        later = self._contest(final, users, curves, youth, self.data.user_bundle, excluded, new, known)
         shift = later.offsets(1.0, KNOTS)[0] - contest.offsets(1.0, KNOTS)[0] if new.any() else 0.0
         lines = [contest.offsets(welcome, KNOTS) + shift * FADING for welcome in WELCOMES[1:]]
         self.lines.copy_(torch.from_numpy(np.stack([contest.hidden() * FADING, *lines])))
@@ -290,8 +291,7 @@ class Ember(CrossCBR):
         users = rng.permutation(np.flatnonzero(np.diff(apart.held_out.indptr)))[:LEARNERS]
         parts, bundles, marks = [], [], []
         groups = [~young & ~excluded, young & ~excluded]
-        for start in range(0, len(users), AT_ONCE):
-            block = users[start : start + AT_ONCE]
+        for block in _blocks(users, len(youth)):
             of_block = inner.parts(block)
             scores = _sum(of_block, self._prior(), inner.bundles.taken, youth)
             scores[:, excluded] = -np.inf
@@ -305,18 +305,27 @@ class Ember(CrossCBR):
 
     def _contest(
         self,
-        scores: FloatArray,
+        served: Served,
         users: Indices,
+        curves: Mapping[str, Curve],
+        youth: Numbers,
         seen: Sparse,
         excluded: npt.NDArray[np.bool_],
         young: npt.NDArray[np.bool_],
         taken: Indices,
     ) -> Contest:
-        scores[:, excluded] = -np.inf
-        rows, columns = seen[users].nonzero()
-        kept = ~young[columns] | (taken[columns] > 0)  # what stands in as new was not seen yet
-        scores[rows[kept], columns[kept]] = -np.inf
-        return Contest.of(scores, young, taken, self.data.popularity)
+        """The best scores of these users, some users at a time."""
+
+        def scored(block: Indices) -> FloatArray:
+            scores = _sum(served.parts(block), curves, taken, youth)
+            scores[:, excluded] = -np.inf
+            rows, columns = seen[block].nonzero()
+            kept = ~young[columns] | (taken[columns] > 0)  # what stands in as new was not seen yet
+            scores[rows[kept], columns[kept]] = -np.inf
+            return scores
+
+        blocks = (scored(block) for block in _blocks(users, len(taken)))
+        return Contest.of_blocks(blocks, young, taken, self.data.popularity)
 
     def finish(self, validate: Validation) -> Metrics | None:
         """Let validation choose the knob, where asked to; the metrics then."""
@@ -369,9 +378,7 @@ def _sum(parts: FloatArray, curves: Mapping[str, Curve], taken: Indices, youth: 
     return found
 
 
-def _weighed(
-    served: Served, users: Indices, curves: Mapping[str, Curve], taken: Indices, youth: Numbers
-) -> FloatArray:
-    """`_sum` of these users' parts, some users at a time."""
-    blocks = (users[start : start + AT_ONCE] for start in range(0, len(users), AT_ONCE))
-    return np.concatenate([_sum(served.parts(block), curves, taken, youth) for block in blocks])
+def _blocks(users: Indices, n_bundles: int) -> list[Indices]:
+    """Users to be scored together."""
+    size = int(np.clip(SCORES_AT_ONCE // max(n_bundles, 1), 1, AT_ONCE))
+    return [users[start : start + size] for start in range(0, len(users), size)]

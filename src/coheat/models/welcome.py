@@ -12,6 +12,7 @@ known of it. The offsets are added to the young curve of the bias, so they end, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,15 +60,28 @@ class Contest:
 
         `kept` (n_bundles,) counts the takers that stand-ins kept, `popularity` those that they really had.
         """
+        return Contest.of_blocks([scores], is_stand_in, kept, popularity)
+
+    @staticmethod
+    def of_blocks(
+        blocks: Iterable[Floats], is_stand_in: npt.NDArray[np.bool_], kept: Indices, popularity: Indices
+    ) -> Contest:
+        """The same from the scores of some users after the other; no two blocks are held together."""
         takers = np.unique(kept[is_stand_in])
         members = [is_stand_in & (kept == number) for number in takers]
-        of_user = np.isfinite(scores).sum(axis=1).mean() if len(scores) else 0
-        length = int(np.clip(of_user // CHOICE, 1, LIST))
-        groups = [_best(scores[:, each], length) for each in members]
+        best: list[list[Floats]] = [[] for _ in range(1 + len(members))]
+        candidates = [np.zeros(0)]
+        for scores in blocks:
+            candidates.append(np.isfinite(scores).sum(axis=1))
+            for found, of_group in zip(best, (~is_stand_in, *members), strict=True):
+                found.append(_best(scores[:, of_group], LIST))
+        of_user = np.concatenate(candidates)
+        length = int(np.clip(of_user.mean() // CHOICE if len(of_user) else 0, 1, LIST))
+        established, *groups = (np.concatenate(found)[:, :length] for found in best)
         fair = [popularity[each].sum() / max(popularity.sum(), 1) for each in members]
         return Contest(
-            _best(scores[:, ~is_stand_in], length),
-            np.stack(groups) if groups else np.zeros((0, len(scores), length), dtype=np.float32),
+            established,
+            np.stack(groups) if groups else np.zeros((0, len(of_user), length), dtype=np.float32),
             takers.astype(np.float64),
             np.array(fair, dtype=np.float64),
             np.array([each.sum() for each in members], dtype=np.int64),

@@ -18,7 +18,8 @@ from coheat.recommender.known import Known, Moment, known_of
 from coheat.recommender.rules import Arrangement
 from coheat.served import People
 from coheat.served.ranking import ROWS, Floats, Positions, Ranked, Scored, ahead
-from coheat.served.relations import NOTHING, release_pages
+from coheat.served.relations import NOTHING
+from coheat.storage import release_pages
 
 UNSEEN = (NOTHING, NOTHING)
 

@@ -18,7 +18,8 @@ from coheat.served.blocks import Block
 from coheat.served.curves import Curve, Knob
 from coheat.served.fold_in import Layers
 from coheat.served.overlap import KINDS, Overlap
-from coheat.served.relations import STRETCH, Csr, Relations, release_pages
+from coheat.served.relations import STRETCH, Csr, Relations
+from coheat.storage import release_pages
 
 Array = npt.NDArray[Any]
 WHERE = "the served form"

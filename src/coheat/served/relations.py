@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,23 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coheat.served.ranking import Positions
+from coheat.storage import release_pages
 
 STRETCH = 1 << 20
 """Entries that are looked at together: what is mapped from the disk is copied to be counted."""
 NOTHING: Positions = np.zeros(0, dtype=np.int64)
-
-
-def release_pages(*arrays: npt.NDArray[Any]) -> None:
-    """Let the system take back the memory of arrays mapped from the disk; they are read again where needed.
-
-    For whoever goes through a large array once: otherwise all of it would be held in the end.
-    """
-    for array in arrays:
-        base: Any = array
-        while getattr(base, "base", None) is not None:
-            base = base.base
-        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            base.madvise(mmap.MADV_DONTNEED)
 
 
 class Csr:
