@@ -14,7 +14,7 @@ from worlds import small_data
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.models.base import Progress
-from coheat.models.bundlegt import BundleGT, BundleGTConfig, Sequences
+from coheat.models.bundlegt import BundleGT, BundleGTConfig
 from coheat.rng import Randomness
 
 BATCH = Triples(np.array([0, 0, 1, 2, 0]), np.array([0, 1, 2, 1, 0]), np.array([5, 6, 0, 6, 3]))
@@ -90,15 +90,6 @@ def test_attention_can_stay_as_it_was_drawn() -> None:
         "item_forms",
         "bundle_forms",
     }
-
-
-def test_groups_hold_every_sequence_once_and_cut_off_long_ones() -> None:
-    matrix = small_data(n_bundles=40, seed=3).bundle_item
-    sequences = Sequences(matrix, 5)
-    assert sum(len(columns) for columns, _ in sequences.groups) == (np.diff(matrix.indptr) > 0).sum()
-    assert max(columns.shape[1] for columns, _ in sequences.groups) == 5
-    for _, shares in sequences.groups:
-        assert shares.sum(1).numpy() == pytest.approx(1.0)
 
 
 def test_a_cold_bundle_is_known_by_its_items() -> None:

@@ -30,16 +30,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from coheat.config import Settings
-from coheat.data.dataset import BundleData, Indices, Sparse
+from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
 from coheat.graph.bipartite import BipartiteGraph, layers
-from coheat.graph.propagation import Scaled, multiply
+from coheat.graph.propagation import multiply
+from coheat.graph.sequences import Sequences
 from coheat.losses import bpr
 from coheat.models.base import Model, ModelConfig, numpy
 from coheat.models.layers import pair_scores, tables
@@ -62,58 +62,6 @@ class BundleGTConfig(ModelConfig):
     item_tokens: int = Field(20, ge=1, description="items of a bundle that attention sees, at most")
     bundle_tokens: int = Field(20, ge=1, description="bundles of a user that attention sees, at most")
     learn_attention: bool = Field(True, description="learn W; in the authors' program it stays as drawn")
-
-
-class Sequences:
-    """The first columns of every row of a relation, in groups of about equal length.
-
-    A group has its rows' columns (n, length), and the share of each column in its row's mean, which is 0 for
-    what only fills up.
-    """
-
-    def __init__(self, matrix: Sparse, n_tokens: int):
-        sizes = np.minimum(np.diff(matrix.indptr), n_tokens)
-        self.n_rows = matrix.shape[0]
-        self.groups: list[tuple[Tensor, Tensor]] = []
-        order, above = [], 0
-        while above < n_tokens:
-            length = min(max(2 * above, 1), n_tokens)
-            rows = np.flatnonzero((sizes > above) & (sizes <= length))
-            if len(rows):
-                filled = np.arange(length) < sizes[rows][:, None]
-                places = np.where(filled, matrix.indptr[rows][:, None] + np.arange(length), 0)
-                columns = np.where(filled, matrix.indices[places], 0).astype(np.int64)
-                shares = (filled / sizes[rows][:, None]).astype(np.float32)
-                self.groups.append((torch.from_numpy(columns), torch.from_numpy(shares)))
-                order.append(rows)
-            above = length
-        self.places = self._places(np.concatenate([*order, np.array([], dtype=np.int64)]))
-
-    def _places(self, order: Indices) -> Scaled:
-        """Where each row stands among the groups' rows, one after the other; an empty one gets 0."""
-        counts = np.zeros(self.n_rows, dtype=np.int64)
-        counts[order] = 1
-        sources = np.empty(len(order), dtype=np.int32)
-        sources[(np.cumsum(counts) - 1)[order]] = np.arange(len(order))
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        ones = np.ones(max(self.n_rows, len(order)), dtype=np.float32)
-        return Scaled(indptr, sources, len(order), ones[: self.n_rows], ones[: len(order)])
-
-    def attend(self, x: Tensor, form: Tensor) -> Tensor:
-        """The attention of every row (n_rows, d), from vectors of the columns (n, d) and W / sqrt(d)."""
-        asked, found = x @ form, []
-        for columns, shares in self.groups:
-            at, share = columns.to(x.device), shares.to(x.device)
-            tokens = gathered(x, at)
-            logits = torch.bmm(gathered(asked, at), tokens.transpose(1, 2))
-            weights = torch.softmax(logits.masked_fill((share == 0)[:, None, :], -torch.inf), 2)
-            found.append(torch.bmm(torch.bmm(share[:, None, :], weights), tokens).squeeze(1))
-        return multiply(torch.cat(found), self.places) if found else x.new_zeros(self.n_rows, x.shape[1])
-
-
-def gathered(x: Tensor, at: Tensor) -> Tensor:
-    """Rows of x by their numbers (n, length): (n, length, d)."""
-    return x.index_select(0, at.flatten()).view(*at.shape, -1)
 
 
 class BundleGT(Model):
@@ -160,9 +108,9 @@ class BundleGT(Model):
             from_takers, from_taken = multiply(users, from_users), multiply(bundles, to_users)
             from_items = multiply(items, to_bundles)
             items = plain_items + multiply(bundles, from_bundles)
-            from_items = a * self.items_of_bundles.attend(items, item_form) + (1 - a) * from_items
+            from_items = a * self.items_of_bundles.attend(items @ item_form, items) + (1 - a) * from_items
             bundles = from_takers + from_items
-            attended = self.bundles_of_users.attend(bundles, bundle_form)
+            attended = self.bundles_of_users.attend(bundles @ bundle_form, bundles)
             users = plain_users + c * attended + (1 - c) * from_taken
         return users, from_takers, from_items
 
