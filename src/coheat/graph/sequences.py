@@ -128,7 +128,7 @@ class Sequences:
         return Scaled.picking(self.edges.sources.astype(np.int64), self.edges.n_sources).transposed
 
     def attend(self, asked: Tensor, x: Tensor) -> Tensor:
-        """The attention of every row (n_rows, d), from what columns ask and are (n, d); 0 for an empty one."""
+        """The attention of every row (n_rows, d), from what columns ask and are (n, d)."""
         if by_kernels(x):
             found: Tensor = _Attend.apply(asked, x, self)  # type: ignore[no-untyped-call]
             return found
