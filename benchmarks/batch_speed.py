@@ -22,7 +22,7 @@ from common import markdown, peak_megabytes, write_json
 WIDTH, TAKEN, BUNDLES, ITEMS = 128, 20, 27_694, 1000
 
 
-def write_model(directory: Path, n_users: int) -> None:
+def write_model(directory: Path, n_users: int, n_bundles: int = BUNDLES) -> None:
     """An artifact of a model without parameters."""
     from coheat.artifact import Description, save_artifact
     from coheat.config import Settings
@@ -37,17 +37,17 @@ def write_model(directory: Path, n_users: int) -> None:
 
     class Random(Untrained):
         def served(self) -> Served:
-            users, bundles = (rng.standard_normal((n, WIDTH), dtype=np.float32) for n in (n_users, BUNDLES))
+            users, bundles = (rng.standard_normal((n, WIDTH), dtype=np.float32) for n in (n_users, n_bundles))
             return Served.create(self.relations, [(Block("score", "history", WIDTH), users, bundles)])
 
     users = np.repeat(np.arange(n_users), TAKEN)
     data = BundleData(
         Vocabulary(map(str, range(n_users)), "user"),
-        Vocabulary(map(str, range(BUNDLES)), "bundle"),
+        Vocabulary(map(str, range(n_bundles)), "bundle"),
         Vocabulary(map(str, range(ITEMS)), "item"),
-        relation(users, rng.integers(BUNDLES, size=len(users)), (n_users, BUNDLES)),
+        relation(users, rng.integers(n_bundles, size=len(users)), (n_users, n_bundles)),
         relation([0], [0], (n_users, ITEMS)),
-        relation([0], [0], (BUNDLES, ITEMS)),
+        relation([0], [0], (n_bundles, ITEMS)),
     )
     description = Description("random", {}, {}, 0, "", "", "", 0, {}, 0.0, "made up")
     save_artifact(directory, contents_of(Random(data, Settings(), Randomness(0)), description))

@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "coheat"
 # Modules and packages by step, earliest first; those of one step may import each other.
 STEPS = [
     {"errors", "config", "rng", "storage", "reading", "memory_limit", "threads", "ids", "display"},
+    {"tasks"},
     {"attributes"},
     {"served"},
     {"data"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_killed_between_two_renames_the_old_one_comes_back(tmp_path: Path) -> No
 
 
 def test_a_file_left_half_written_is_written_anew(tmp_path: Path) -> None:
-    (tmp_path / f".a.json.{os.getpid()}.part").write_text("half of something longer")
+    (tmp_path / f".a.json.{platform.node()}-{os.getpid()}.part").write_text("half of something longer")
     with replacing_file(tmp_path / "a.json") as aside:
         aside.write_text("{}")
     assert (names(tmp_path), (tmp_path / "a.json").read_text()) == (["a.json"], "{}")

@@ -8,14 +8,15 @@ its metadata what was asked, so that a restart cannot mix two questions.
 
 Users are cut into parts of `part_size`. A part is written to a temporary file and renamed, so it is whole or
 absent, and one that is there is not computed again. With `shard` i/n, parts i-1, i-1+n, ... are done, so n
-processes or machines that share the directory do all of them between them.
+processes or machines that share the directory do all of them between them. A `place` of `coheat.tasks` does
+the same for the machines of a cluster: a task is one part.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from coheat.recommender.choosing import Candidates
 from coheat.recommender.lists import Lists
 from coheat.served.ranking import Ranked
 from coheat.storage import replacing_file
+from coheat.tasks import Follower, Here, Place, Task, run_tasks
 
 ASKED = b"coheat.asked"
 """Key in the metadata of a part; its value is the question, as JSON."""
@@ -47,6 +49,104 @@ class BatchReport:
     short_lists: int
 
 
+@dataclass(frozen=True)
+class Source:
+    """How another process makes the same recommender: from a run or artifact, with knobs and new bundles."""
+
+    run: Path
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    new_bundles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def load(self) -> Recommender:
+        found = Recommender.load(self.run, **self.knobs)
+        if self.new_bundles:
+            found.add_bundles(self.new_bundles)
+        return found
+
+
+class Parts:
+    """The parts of one question, to be written one by one in any order."""
+
+    def __init__(self, recommender: Recommender, out: Path, question: Mapping[str, Any], now: float):
+        """`question` has the arguments of `Recommender.lists`; `now` is the moment it is answered for."""
+        self.out, self.k, self.part_size = out, int(question["k"]), int(question["part_size"])
+        if self.part_size < 1:
+            raise ConfigError(f"part_size = {self.part_size}: at least one user is in a part")
+        self.lists = recommender.lists(**{**question, "now": now})
+        asked = {
+            **question,
+            "users": self.lists.n_users,
+            "bundles": self.lists.n_candidates,
+            "model": asdict(recommender.description),
+            "knobs": recommender.knobs,
+        }
+        self.question = _as_read(asked)
+
+    def path(self, part: int) -> Path:
+        return self.out / f"part-{part:05d}-of-{self.lists.n_parts:05d}.parquet"
+
+    def write(self, part: int) -> None:
+        user_ids, found = self.lists.part(part)
+        _write_part(self.path(part), user_ids, self.lists, found, self.question)
+
+    def written(self, part: int) -> tuple[int, int, int]:
+        """Users and rows of a part on the disk, and how many of its lists are short."""
+        from pyarrow import compute, parquet
+
+        ranks = parquet.read_table(self.path(part), columns=["rank"]).column("rank")
+        first = part * self.part_size
+        users = min(first + self.part_size, self.lists.n_users) - first
+        whole = compute.sum(compute.equal(ranks, self.k)).as_py() or 0  # a list of k has one row of rank k
+        return users, len(ranks), users - int(whole)
+
+
+@dataclass(frozen=True)
+class PartTask(Task):
+    """One part, for a process that may have to load the model first."""
+
+    run_path: str
+    knobs: dict[str, float]
+    new_bundles: dict[str, list[str]]
+    out: str
+    question: dict[str, Any]
+    """What `recommender.lists` was asked here; the answer there has to be to the same."""
+    expected: dict[str, Any]
+    now: float
+    part: int
+    path: str
+    _parts: Parts | None = None
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    def run(self) -> None:
+        parts = self._parts or _parts_of(self)
+        if parts.question != self.expected:
+            different = [key for key, value in self.expected.items() if parts.question.get(key) != value]
+            raise ArtifactError(
+                f"{self.run_path}: here it has another {', '.join(different)} than where the command runs; "
+                "is it the same file, or was it trained anew meanwhile?"
+            )
+        parts.write(self.part)
+
+    def is_done(self) -> bool:
+        return Path(self.path).exists()
+
+
+_loaded: dict[str, Parts] = {}
+
+
+def _parts_of(task: PartTask) -> Parts:
+    """Load the model once for all the parts that this process is given."""
+    key = json.dumps([task.run_path, task.knobs, task.new_bundles, task.out, task.question, task.now])
+    if key not in _loaded:
+        _loaded.clear()
+        source = Source(Path(task.run_path), task.knobs, task.new_bundles)
+        _loaded[key] = Parts(source.load(), Path(task.out), task.question, task.now)
+    return _loaded[key]
+
+
 def recommend_all(
     recommender: Recommender,
     out: Path,
@@ -57,43 +157,36 @@ def recommend_all(
     part_size: int = PART,
     on_part: Callable[[int, int], None] | None = None,
     *,
+    on_again: Callable[[str, str], None] | None = None,
     where: Where | None = None,
     fields: Sequence[str] | None = None,
     only_on_offer: bool = True,
     now: str | float | None = None,
     rules: Rules | Mapping[str, Any] | None = None,
+    place: Place | None = None,
+    source: Source | None = None,
 ) -> BatchReport:
     """Write the k best bundles of every user of training; `on_part` is told (parts done, parts to do).
 
+    `on_again` is told of a part that is begun again, and why: its machine was lost.
+
     All lists are those of the moment of the call: bundles added meanwhile are for the next one. `where`,
     `fields`, what is on offer and `rules` are those of `Recommender.recommend`; a field is one more column.
+    Another `place` than this process (`coheat.tasks.place_for`) needs a `source` to load `recommender` from.
     """
     number, n_shards = shard
     if not 1 <= number <= n_shards:
         raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
-    if part_size < 1:
-        raise ConfigError(f"part_size = {part_size}: at least one user is in a part")
+    if place is not None and source is None:
+        raise ConfigError(
+            "another place makes the lists, so say where it loads the model from: source=Source(...)"
+        )
     obeyed = Rules.of(rules)
-    lists = recommender.lists(
-        k,
-        candidates,
-        exclude_seen,
-        part_size,
-        where=where,
-        fields=fields,
-        only_on_offer=only_on_offer,
-        now=now,
-        rules=rules,
-    )
     question = {
         "k": k,
         "candidates": candidates if isinstance(candidates, str) else list(candidates),
         "exclude_seen": exclude_seen,
         "part_size": part_size,
-        "users": lists.n_users,
-        "bundles": lists.n_candidates,
-        "model": asdict(recommender.description),
-        "knobs": recommender.knobs,
         # What was not asked for is left out, as it is in directories that were begun before one could ask.
         **({"where": where} if where else {}),
         **({"fields": list(fields)} if fields else {}),
@@ -101,25 +194,78 @@ def recommend_all(
         **({} if now is None else {"now": now}),
         **({} if obeyed is None else {"rules": obeyed.model_dump(mode="json")}),
     }
-    question = json.loads(json.dumps(question))  # as it is read back, numbers and lists included
-    _claim(out, question)
-    written = kept = users = rows = short = 0
-    mine = range(number - 1, lists.n_parts, n_shards)
-    for done, part in enumerate(mine, start=1):
-        path = out / f"part-{part:05d}-of-{lists.n_parts:05d}.parquet"
-        if path.exists():
-            _check_same(path, question)
-            kept += 1
-        else:
-            user_ids, found = lists.part(part)
-            _write_part(path, user_ids, lists, found, question)
-            written, users, rows = written + 1, users + len(user_ids), rows + int(found.counts.sum())
-            short += int((found.counts < k).sum())
-        if on_part:
-            on_part(done, len(mine))
-    for path in out.glob("part-*"):  # another process may have begun with another question at the same time
-        _check_same(path, question)
-    return BatchReport(written, kept, users, rows, short)
+    moment = recommender.moment(now)  # one for all machines
+    parts = Parts(recommender, out, question, moment)
+    _claim(out, parts.question)
+    tasks = [
+        PartTask(
+            run_path="" if source is None else str(source.run.resolve()),
+            knobs={} if source is None else dict(source.knobs),
+            new_bundles={}
+            if source is None
+            else {name: list(items) for name, items in source.new_bundles.items()},
+            out=str(out.resolve()),
+            question=_as_read(question),
+            expected=parts.question,
+            now=moment,
+            part=part,
+            path=str(parts.path(part).resolve()),
+            _parts=parts,
+        )
+        for part in range(number - 1, parts.lists.n_parts, n_shards)
+    ]
+    return _do(parts, tasks, place or Here(), on_part, on_again)
+
+
+def _do(
+    parts: Parts,
+    tasks: Sequence[PartTask],
+    place: Place,
+    on_part: Callable[[int, int], None] | None,
+    on_again: Callable[[str, str], None] | None,
+) -> BatchReport:
+    """Have the parts written that are not there, and report from the files."""
+    kept = {task.part for task in tasks if task.is_done()}
+    told = _Counting(len(kept), len(tasks), on_part, on_again)
+    run_tasks(tasks, place, told)
+    written = np.array([parts.written(task.part) for task in tasks if task.part not in kept], dtype=np.int64)
+    users, rows, short = written.reshape(-1, 3).sum(axis=0).tolist()
+    for path in parts.out.glob(
+        "part-*"
+    ):  # another process may have begun with another question at the same time
+        _check_same(path, parts.question)
+    if all(parts.path(part).exists() for part in range(parts.lists.n_parts)):
+        for path in parts.out.glob(".part-*.part"):  # of processes that were killed while they wrote
+            path.unlink(missing_ok=True)
+    return BatchReport(len(tasks) - len(kept), len(kept), users, rows, short)
+
+
+class _Counting(Follower):
+    """Tells how many parts are done."""
+
+    def __init__(
+        self,
+        done: int,
+        parts: int,
+        on_part: Callable[[int, int], None] | None,
+        on_again: Callable[[str, str], None] | None,
+    ):
+        self.done, self.parts, self.on_part, self.on_again = done, parts, on_part, on_again
+
+    def again(self, task: Task, why: str) -> None:
+        if self.on_again:
+            self.on_again(task.name, why)
+
+    def end(self, task: Task, failed: str | None) -> None:  # noqa: ARG002
+        self.done += 1
+        if self.on_part:
+            self.on_part(self.done, self.parts)
+
+
+def _as_read(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document as it is read back, numbers and lists included."""
+    read: dict[str, Any] = json.loads(json.dumps(document))
+    return read
 
 
 def _claim(out: Path, question: dict[str, Any]) -> None:

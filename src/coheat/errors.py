@@ -27,6 +27,10 @@ class TrainingError(CoheatError):
     """Training cannot start or go on (no interactions, not enough memory, a loss that is not finite)."""
 
 
+class Interrupted(CoheatError):
+    """Ctrl-C: what is finished is kept, what was begun is saved, and the same command goes on."""
+
+
 class UnknownIdError(CoheatError):
     """A user, bundle or item id that the data or the model does not know."""
 
@@ -36,6 +40,7 @@ EXTRAS = {
     "serve": ("fastapi", "starlette", "uvicorn", "prometheus_client"),
     "export": ("faiss",),
     "tune": ("optuna",),
+    "ray": ("ray",),
 }
 """The packages that come with an extra of `pip install 'coheat[EXTRA]'`."""
 

@@ -51,7 +51,8 @@ def _flush(path: Path) -> None:
 @contextlib.contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
     """Hand out a path beside `path` to write to; on success it takes the place of `path` at once."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Machines that share a file system may give two processes the same number.
+    aside = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.part")
     aside.touch()
     mode = aside.stat().st_mode
     try:

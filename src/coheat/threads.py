@@ -24,8 +24,10 @@ edges of a mask), waking a second thread costs more than it saves."""
 
 
 def n_threads() -> int:
-    """Threads to use: all cores this process may run on."""
-    return max(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 1)
+    """Threads to use: all cores this process may run on, or no more than COHEAT_THREADS says."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = os.environ.get("COHEAT_THREADS", "")
+    return max(min(cores, int(allowed)) if allowed.isdecimal() else cores, 1)
 
 
 @cache

@@ -26,7 +26,7 @@ from coheat.checkpoint import Checkpoints, State, model_state, optimizer_state, 
 from coheat.config import Settings
 from coheat.data.dataset import relation
 from coheat.data.split import Split
-from coheat.errors import ConfigError, TrainingError
+from coheat.errors import ConfigError, Interrupted, TrainingError
 from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
 from coheat.memory import MemoryEstimate, check_memory
@@ -103,7 +103,7 @@ class FitResult:
     reason: str
 
 
-class TrainingInterrupted(TrainingError):
+class TrainingInterrupted(Interrupted, TrainingError):
     """Ctrl-C: `epoch` is the last one that was saved, 0 if none was; `command` goes on from there."""
 
     def __init__(self, epoch: int, command: str | None = None):

@@ -10,8 +10,8 @@ from scipy.stats import t as student
 
 from coheat.experiments.jobs import Job
 from coheat.experiments.pages import decimal, mean_and_deviation, relative_difference
-from coheat.experiments.pool import Estimate
 from coheat.experiments.results import paired_test
+from coheat.tasks import Estimate
 
 
 def test_numbers_are_written_as_the_paper_writes_them() -> None:
@@ -41,15 +41,15 @@ def test_equal_rows_are_not_told_apart() -> None:
 
 
 def job(place: str, model: str, epochs: int) -> Job:
-    return Job(place, "data", model, "default", {}, 0, epochs)
+    return Job("out", place, "data", model, "default", {}, 0, epochs)
 
 
 def test_time_left_counts_epochs_by_their_kind() -> None:
     slow, fast, unseen = job("A/x", "slow", 10), job("A/y", "fast", 100), job("A/z", "unseen", 5)
     estimate = Estimate([slow, fast, unseen], parallel=1)
     assert estimate.remaining is None
-    estimate.epoch(slow, 4, 3.0)
-    estimate.epoch(fast, 90, 1.0)
+    estimate.step(slow, 4, 3.0)
+    estimate.step(fast, 90, 1.0)
     assert estimate.remaining == pytest.approx(6 * 3 + 10 * 1 + 5 * 2)
     estimate.done(slow)
     estimate.done(unseen)

@@ -19,13 +19,16 @@ from coheat.data.files import read_split
 from coheat.data.split import Split
 from coheat.data.writing import write_tables
 from coheat.errors import ConfigError
-from coheat.experiments.tuning import Study, load_space, tune, without_test
+from coheat.experiments.trials import without_test
+from coheat.experiments.tuning import Study, load_space, tune
 from coheat.models import MODELS
 from coheat.models.base import FloatArray, Progress
 from coheat.models.untrained import Untrained
 from coheat.presets import resolve_settings
 from coheat.rng import Randomness
 from coheat.served import OwnScores, Served
+from coheat.tasks import Here, Place, Task
+from coheat.tasks.task import from_text, to_text
 
 SPACE = """
 [dial]
@@ -141,6 +144,43 @@ def test_the_test_part_is_never_known(planted_directory: Path, tmp_path: Path, s
     ]
     assert trials_of(studies[0]) == trials_of(studies[1]) == trials_of(studies[2])
     assert len({trial.value for trial in studies[0].trials}) > 1
+
+
+class Elsewhere(Here):
+    """Knows of a task only what travels."""
+
+    @property
+    def slots(self) -> int:
+        return 2
+
+    def start(self, task: Task) -> None:
+        super().start(from_text(to_text(task)))
+
+
+def test_rounds_are_the_same_wherever_they_are_trained(
+    dial: type[Dial], planted_directory: Path, tmp_path: Path, space: str
+) -> None:
+    """Cut off within a round, by a power cut or by fewer trials, a study goes on as if it was not."""
+
+    def search(name: str, trials: int, on: Place) -> Study:
+        return tune(
+            planted_directory, tmp_path / name, "dial", space, trials, overrides=SHORT, parallel=3, on=on
+        )
+
+    whole = search("whole", 8, Here())
+    assert len(whole.trials) == 8
+    dial.epochs_seen, dial.cut_at = 0, 13
+    with pytest.raises(PowerCut):
+        search("cut", 7, Elsewhere())
+    assert trials_of(search("cut", 7, Elsewhere())) == trials_of(whole)[:7]
+    assert trials_of(search("cut", 8, Here())) == trials_of(whole)
+    outcomes = [
+        {path.parent.name: path.read_bytes() for path in (tmp_path / name).rglob("outcome.json")}
+        for name in ("whole", "cut")
+    ]
+    assert outcomes[0] == outcomes[1]
+    with pytest.raises(ConfigError, match="begun with another jobs"):
+        tune(planted_directory, tmp_path / "cut", "dial", space, 8, overrides=SHORT)
 
 
 def test_a_study_goes_on_only_with_what_it_was_begun_with(

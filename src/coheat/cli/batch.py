@@ -15,6 +15,7 @@ from coheat.cli.serving import (
     NEW_BUNDLES,
     NOT_ON_OFFER,
     NOW,
+    ON,
     RULES,
     RUN,
     WHERE,
@@ -22,6 +23,7 @@ from coheat.cli.serving import (
     add_bundles,
     asked_for,
     candidates_of,
+    named_bundles,
     turned,
 )
 from coheat.errors import ConfigError
@@ -45,6 +47,7 @@ def batch(
     part_size: int = typer.Option(
         10_000, min=1, help="Users in a part; memory grows with it, not with users."
     ),
+    on: str = ON,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Recommend to all users of training, written as Parquet (user_id, bundle_id, score, rank).
@@ -57,16 +60,24 @@ def batch(
 
         coheat batch runs/shop --out lists --where '{"price": {"at_most": 30}}' --fields title
 
+        coheat batch runs/youshu --out lists --on 10.0.0.1:6379
+
         coheat batch runs/youshu --out lists --shard 1/2 & coheat batch runs/youshu --out lists --shard 2/2
     """
-    from coheat.batch import recommend_all
+    from coheat.batch import Source, recommend_all
     from coheat.recommender import Recommender
+    from coheat.tasks import place_for
 
     chosen, which = candidates_of(candidates, ()), _parse_shard(shard)
     asked = asked_for(where, fields, include_not_on_offer, now, rules)
     recommender = Recommender.load(run, **turned(knob))
     add_bundles(recommender, new_bundles, quiet=as_json)
-    with errors.status("recommending to all users") as status:
+    source = Source(run, turned(knob), named_bundles(new_bundles))
+    with errors.status("recommending to all users") as status, place_for(on, out=out, reads=[run]) as place:
+
+        def told(done: int, parts: int) -> None:
+            status.update(", ".join(filter(None, (f"part {done} of {parts}", place.describe()))))
+
         report = recommend_all(
             recommender,
             out,
@@ -75,8 +86,11 @@ def batch(
             not include_seen,
             which,
             part_size,
-            lambda done, parts: status.update(f"part {done} of {parts}"),
+            told,
+            on_again=lambda part, why: note(f"{part}: {why}; it is begun again"),
             **asked,
+            place=place,
+            source=source,
         )
     if as_json:
         print_json({"out": str(out), **asdict(report)})

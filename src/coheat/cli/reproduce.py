@@ -8,6 +8,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, print_json, problem
+from coheat.cli.serving import ON
 
 
 @app.command()
@@ -30,6 +31,7 @@ def reproduce(
     ),
     epochs: int | None = typer.Option(None, min=1, help="Epochs of every training; default: the presets'."),
     jobs: int = typer.Option(1, min=1, help="Trainings at a time, each in a process with one core."),
+    on: str = ON,
     results: Path | None = typer.Option(
         None, metavar="DIR", help="Train nothing: make tables and pictures again from NAME.json in DIR."
     ),
@@ -50,15 +52,16 @@ def reproduce(
 
         coheat reproduce cold-methods --data DATA --out results --jobs 2
 
+        coheat reproduce cold-methods --data DATA --out results --on 10.0.0.1:6379
+
         coheat reproduce warm-methods --data DATA --out results --only lightgcn,coheat --seeds 1
 
         coheat reproduce warm-up --data shop --out results --only ember,counting --epochs 20
 
         coheat reproduce all --results docs/results --out docs/results --into docs/results.md
     """
-    from coheat.errors import ConfigError
+    from coheat.errors import ConfigError, Interrupted
     from coheat.experiments.pages import fill_page, markdown
-    from coheat.experiments.pool import Interrupted
     from coheat.experiments.reproduce import rebuild
     from coheat.experiments.reproduce import reproduce as run
 
@@ -67,7 +70,7 @@ def reproduce(
     wanted = [model.strip() for model in only.split(",") if model.strip()]
     try:
         if data is not None:
-            found = run(name, data, out, seeds, wanted, jobs, epochs=epochs)
+            found = run(name, data, out, seeds, wanted, jobs, epochs=epochs, on=on)
         else:
             assert results is not None
             found = rebuild(name, results, out)

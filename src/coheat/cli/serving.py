@@ -48,6 +48,13 @@ RULES: Any = typer.Option(
     '\'{"pin": {"summer": 1}, "at_most_per_category": 3, "diverse": true, '
     '"boost": [{"factor": 2, "where": {"category": {"is": "TEA"}}}]}\'.',
 )
+ON: Any = typer.Option(
+    "here",
+    metavar="PLACE",
+    help="Who does the work: here, this machine; ray, the Ray cluster of RAY_ADDRESS, else a Ray of "
+    "this machine for the time of the command; or the address of a cluster: 10.0.0.1:6379, "
+    "ray://10.0.0.1:10001 (docs/cluster.md).",
+)
 NOW: Any = typer.Option(None, metavar="TIME", help="As of this moment instead of now: 2024-05-31.")
 
 
@@ -86,17 +93,22 @@ def turned(knob: float | None) -> dict[str, float]:
     return {} if knob is None else {"welcome": knob}
 
 
-def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> dict[str, list[str]]:
-    """Make the bundles of --new-bundle known; the items left out, by bundle, which are noted unless quiet."""
-    if not texts:
-        return {}
+def named_bundles(texts: Sequence[str]) -> dict[str, list[str]]:
+    """The items of the bundles of --new-bundle."""
     found: dict[str, list[str]] = {}
     for text in texts:
         for name, items in parse_bundles(text).items():
             if name in found:
                 raise ConfigError(f"--new-bundle names {name!r} twice; name each once")
             found[name] = items
-    added = recommender.add_bundles(found)
+    return found
+
+
+def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> dict[str, list[str]]:
+    """Make the bundles of --new-bundle known; the items left out, by bundle, which are noted unless quiet."""
+    if not texts:
+        return {}
+    added = recommender.add_bundles(named_bundles(texts))
     unknown = added.unknown_items
     if not quiet:
         for bundle, items in unknown.items():

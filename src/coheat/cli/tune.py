@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, problem
+from coheat.cli.output import console, note, print_json, problem
+from coheat.cli.serving import ON
 
 
 @app.command()
@@ -28,6 +29,10 @@ def tune(
     settings: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a setting that is not searched; repeatable."
     ),
+    jobs: int = typer.Option(
+        1, min=1, help="Trials at a time, each on one core: a round, drawn before any of it is known."
+    ),
+    on: str = ON,
     as_json: bool = typer.Option(False, "--json", help="Print all trials as JSON."),
 ) -> None:
     """Search for the settings of a model that are best on validation; the test part is left out.
@@ -39,11 +44,12 @@ def tune(
 
         coheat tune data/Youshu --preset youshu --space paper --trials 40 --out studies/youshu
 
+        coheat tune data/Youshu --trials 64 --out studies/wide --jobs 16 --on 10.0.0.1:6379
+
         coheat train data/Youshu --preset studies/youshu/best.toml --out runs/tuned
     """
     from coheat.config import parse_overrides
-    from coheat.errors import ConfigError
-    from coheat.training import TrainingInterrupted
+    from coheat.errors import ConfigError, Interrupted
 
     try:
         import optuna  # noqa: F401
@@ -51,6 +57,8 @@ def tune(
         raise ConfigError("coheat tune needs Optuna; install it with: pip install 'coheat[tune]'") from None
     from coheat.experiments.tuning import tune as search
 
+    if on != "here" and jobs == 1:
+        note("one trial at a time; --jobs N makes rounds of N, which the machines of the cluster share")
     try:
         study = search(
             directory,
@@ -63,8 +71,10 @@ def tune(
             seed=seed,
             scenario=scenario,
             overrides=parse_overrides(settings),
+            parallel=jobs,
+            on=on,
         )
-    except (KeyboardInterrupt, TrainingInterrupted):
+    except (KeyboardInterrupt, Interrupted):
         problem("interrupted; everything is saved, and the same command goes on from here")
         raise typer.Exit(130) from None
     if as_json:

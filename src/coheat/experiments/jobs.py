@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coheat.checkpoint import HISTORY
 from coheat.data.dataset import BundleData, Sparse
 from coheat.data.files import read_split
-from coheat.errors import CoheatError, DataError
+from coheat.errors import CoheatError, DataError, Interrupted
 from coheat.evaluation import Evaluation, evaluate
 from coheat.experiments.plan import Row, preset_for
 from coheat.experiments.published import METRICS
@@ -34,7 +35,7 @@ from coheat.presets import resolve_settings
 from coheat.runs import Run, train_run
 from coheat.served import Served
 from coheat.storage import read_json, replacing_file, write_json
-from coheat.training import TrainingInterrupted, Watcher
+from coheat.tasks import Task
 
 K = 20
 NOT_FINITE = "the loss was not finite"
@@ -42,9 +43,10 @@ NOT_FINITE = "the loss was not finite"
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Task):
     """A training to do. `place` is where it is kept, below OUT/runs and OUT/measured."""
 
+    out: str
     place: str
     data: str
     model: str
@@ -54,9 +56,73 @@ class Job:
     epochs: int
 
     @property
-    def kind(self) -> tuple[str, str]:
+    def name(self) -> str:
+        return self.place
+
+    @property
+    def kind(self) -> str:
         """Data set and model: jobs of one kind take about equally long per epoch."""
-        return self.place.split("/")[0], self.model
+        return f"{self.place.split('/')[0]} {self.model}"
+
+    @property
+    def steps(self) -> int:
+        return self.epochs
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.out) / "runs" / self.place
+
+    def run(self) -> None:
+        """Train, or go on training, measure, and keep the measurements; a failure is kept as such.
+
+        Being interrupted is no failure and is passed on.
+        """
+        try:
+            run = train_run(
+                self.data,
+                self.directory,
+                model_name=self.model,
+                preset=self.preset,
+                overrides=self.overrides,
+                seed=self.seed,
+                resume=True,
+            )
+            document, per_user = measure(run)
+            _keep(measured_path(self.out, self.place, ".npz"), per_user)
+        except Interrupted:
+            raise
+        except CoheatError as error:
+            document = {"failed": str(error)}
+        except Exception as error:  # one broken model must not end a night of trainings
+            document = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        self._write_down(document)
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to do; what failed is tried again."""
+        measured = measured_path(self.out, self.place)
+        return (self.directory / "model").is_dir() and measured.exists() and self.failure() is None
+
+    def failure(self) -> str | None:
+        measured = measured_path(self.out, self.place)
+        return read_json(measured).get("failed") if measured.exists() else None
+
+    def give_up(self, why: str) -> None:
+        self._write_down({"failed": why})
+
+    def standing(self) -> tuple[int, float | None]:
+        """How many epochs it has behind it, and the seconds of the last, as its history says."""
+        path = self.directory / HISTORY
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        try:
+            return len(lines), float(json.loads(lines[-1])["seconds"]) if lines else None
+        except ValueError:  # the last line is being written
+            return max(len(lines) - 1, 0), None
+
+    def _write_down(self, document: Mapping[str, Any]) -> None:
+        """Keep what became of it."""
+        path = measured_path(self.out, self.place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"seed": self.seed, **document})
 
 
 @dataclass(frozen=True)
@@ -83,10 +149,11 @@ def group_for(row: Row, dataset: str, division: str, source: Source) -> Group:
     return Group(f"{dataset}/{division}/{row.model}-{digest}", preset, settings, digest)
 
 
-def job_for(row: Row, group: Group, source: Source, seed: int) -> Job:
+def job_for(out: Path, row: Row, group: Group, source: Source, seed: int) -> Job:
     return Job(
+        out=str(out.absolute()),
         place=f"{group.directory}/seed-{seed}",
-        data=str(source.directory),
+        data=str(source.directory.absolute()),
         model=row.model,
         preset=group.preset,
         overrides=row.settings,
@@ -95,50 +162,8 @@ def job_for(row: Row, group: Group, source: Source, seed: int) -> Job:
     )
 
 
-def measured_path(out: Path, place: str, suffix: str = ".json") -> Path:
-    return out / "measured" / f"{place}{suffix}"
-
-
-def is_done(out: Path, job: Job) -> bool:
-    """Whether nothing is left to do; what failed is tried again."""
-    if not (out / "runs" / job.place / "model").is_dir() or not measured_path(out, job.place).exists():
-        return False
-    return "failed" not in read_json(measured_path(out, job.place))
-
-
-def run_job(out: Path, job: Job, watcher: Watcher | None = None) -> dict[str, Any]:
-    """Train, or go on training, measure, and keep the measurements; a failure is kept as such.
-
-    Being interrupted is no failure and is passed on.
-    """
-    try:
-        run = train_run(
-            job.data,
-            out / "runs" / job.place,
-            model_name=job.model,
-            preset=job.preset,
-            overrides=job.overrides,
-            seed=job.seed,
-            resume=True,
-            watcher=watcher,
-        )
-        document, per_user = measure(run)
-        _keep(measured_path(out, job.place, ".npz"), per_user)
-    except TrainingInterrupted:
-        raise
-    except CoheatError as error:
-        document = {"failed": str(error)}
-    except Exception as error:  # one broken model must not end a night of trainings
-        document = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-    keep_document(out, job, document)
-    return document
-
-
-def keep_document(out: Path, job: Job, document: Mapping[str, Any]) -> None:
-    """Write down what became of a job."""
-    path = measured_path(out, job.place)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"seed": job.seed, **document})
+def measured_path(out: str | Path, place: str, suffix: str = ".json") -> Path:
+    return Path(out) / "measured" / f"{place}{suffix}"
 
 
 def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -9,13 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from coheat.errors import ConfigError
+from coheat.errors import ConfigError, Interrupted
 from coheat.experiments.jobs import Job
 from coheat.experiments.plan import Experiment, check_only, load_experiments
-from coheat.experiments.pool import run_jobs
 from coheat.experiments.results import gather, plan_tables
 from coheat.experiments.sources import Sources, find_datasets
 from coheat.experiments.writing import read_document, write_document, write_report
+from coheat.tasks import Display, Place, place_for, run_tasks
+from coheat.tasks.choosing import HERE
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,14 @@ def reproduce(
     parallel: int = 1,
     console: Console | None = None,
     epochs: int | None = None,
+    on: str | Place = HERE,
 ) -> Reproduction:
     """Train what an experiment (`all`: every one) needs and is not done yet in `out`, then write its tables.
 
     `only` limits what is trained now to these models, `epochs` shortens every training. The tables show all
-    that has been measured in `out`, whenever that was. Killed at any moment, the same call goes on where it
-    stopped.
+    that has been measured in `out`, whenever that was. `parallel` > 1 trains so many at a time in processes
+    with one core each; `on` has the machines of a Ray cluster do it (`coheat.tasks.place_for`). Killed at any
+    moment, the same call goes on where it stopped.
     """
     if only:
         check_only(only)
@@ -55,9 +58,25 @@ def reproduce(
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: a file is in the way; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    run_jobs(out, list(jobs.values()), parallel, console)
+    waiting = [job for job in jobs.values() if not job.is_done()]
+    if waiting:
+        _train(waiting, data, out, parallel, on, console)
     documents = [gather(experiment, datasets, sources, out, seeds, epochs) for experiment in experiments]
     return _write(documents, out, name)
+
+
+def _train(
+    jobs: list[Job], data: Path, out: Path, parallel: int, on: str | Place, console: Console | None
+) -> None:
+    """Do these jobs. One that fails is told and the others go on; Ctrl-C is passed on when all is saved."""
+    with place_for(on, parallel, out=out, reads=[data]) as place, Display(jobs, place, console) as display:
+        try:
+            run_tasks(jobs, place, display)
+        except (KeyboardInterrupt, Interrupted):
+            raise Interrupted(
+                f"interrupted after {display.finished} of {display.total} trainings; everything is saved. "
+                "The same command goes on from here"
+            ) from None
 
 
 def rebuild(name: str, results: Path, out: Path) -> Reproduction:

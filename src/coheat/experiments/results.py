@@ -77,7 +77,8 @@ def _table(asked: Sequence[Row], dataset: Dataset, division: str, sources: Sourc
             continue
         group = group_for(row, dataset.name, division, first)
         jobs = tuple(
-            job_for(row, group, sources.source(dataset, division, seed), seed) for seed in range(row.seeds)
+            job_for(sources.out, row, group, sources.source(dataset, division, seed), seed)
+            for seed in range(row.seeds)
         )
         entries.append(Entry(row, group, jobs))
     return Table(dataset.name, division, first.report, tuple(entries))

@@ -5,45 +5,40 @@
     STUDY/trials/      history and outcome of every setting tried
     STUDY/best.toml    the best settings so far, a preset for `coheat train --preset STUDY/best.toml`
 
-The test part is taken out of the split before anything else, so no choice here can know it. What a trial
-draws is a function of the seed and of the finished trials before it: a study that was killed and started
-again tries the same settings as one that never stopped.
+The test part is taken out of the split before anything else, so no choice here can know it.
+
+Trials are made in rounds of so many as are trained at a time. What a round draws, and what its trials are
+compared with, is a function of the seed and of the rounds before it: a study that was killed and started
+again tries the same settings as one that never stopped, and one on a cluster the same as one here.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coheat.checkpoint import Checkpoints
 from coheat.config import read_toml
-from coheat.data.dataset import relation
-from coheat.data.split import Split
 from coheat.errors import ConfigError
-from coheat.experiments.pool import duration
-from coheat.memory import MemoryEstimate
-from coheat.models.base import Model
-from coheat.presets import load_preset, model_class, resolve_settings
+from coheat.experiments.trials import PATIENT_TRIALS, TrialTask, prepared
+from coheat.presets import load_preset, resolve_settings
 from coheat.rng import Randomness
-from coheat.runs import fingerprint, open_split
+from coheat.runs import fingerprint
 from coheat.storage import read_json, replacing_file, write_json
-from coheat.training import LossNotFinite, Record, Standing, TrainingSettings, Watcher, fit
+from coheat.tasks import Follower, Place, Task, duration, place_for, run_tasks
+from coheat.tasks.choosing import HERE
 
 if TYPE_CHECKING:
     import optuna
 
 SPACES = Path(__file__).parent / "spaces"
 RECORD, BEST, DATABASE = "study.json", "best.toml", "study.db"
-PATIENT_TRIALS = 4
-"""Finished trials before any may be cut short and before the sampler learns from them."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +86,6 @@ def load_space(name: str, model: str) -> dict[str, Any]:
     return space
 
 
-def without_test(split: Split) -> Split:
-    """The same split with an empty test part."""
-    nothing = relation([], [], split.test.shape)
-    return Split(split.train, split.validation, nothing, split.scenario, split.seed)
-
-
 def tune(
     data: Path,
     out: Path,
@@ -109,43 +98,54 @@ def tune(
     scenario: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     console: Console | None = None,
+    *,
+    parallel: int = 1,
+    on: str | Place = HERE,
 ) -> Study:
     """Try settings of `space` until there are `trials` of them, and write the best as a preset.
 
-    Settings outside the space are those of `preset` and `overrides`. A study in `out` goes on.
+    Settings outside the space are those of `preset` and `overrides`. A study in `out` goes on. A
+    round is `parallel` trials, drawn together and trained side by side, here or on the machines of a Ray
+    cluster (`on`; see `coheat.tasks.place_for`).
     """
-    split = without_test(open_split(data, scenario, seed)[0])
+    split = prepared(data, scenario, seed)
     if not split.validation.nnz:
         raise ConfigError(f"{data}: its validation part is empty, so there is nothing to choose settings by")
     if metric not in ("recall", "ndcg"):
         raise ConfigError(f"metric {metric!r}: choose recall or ndcg")
-    searched = load_space(space, model)
-    search = _Search(out, split, model, preset, dict(overrides or {}), searched, metric, seed)
+    searched, changed = load_space(space, model), dict(overrides or {})
+    firsts = {key: value["low"] if isinstance(value, dict) else value[0] for key, value in searched.items()}
+    _, training = resolve_settings(model, preset, {**changed, **firsts})
+    given = Path(preset).absolute() if preset.endswith(".toml") else preset
+    template = TrialTask(
+        study=str(out.absolute()),
+        data=str(data.absolute()),
+        scenario=scenario,
+        seed=seed,
+        fingerprint=fingerprint(split),
+        model=model,
+        preset=str(given),
+        overrides=changed,
+        metric=f"{metric}@{training.k}",
+        epochs=training.epochs,
+        settings={},
+        earlier=[],
+        _split=split,
+    )
+    search = _Search(out, template, searched, parallel)
     search.begin()
-    search.run(trials, console or Console(stderr=True))
+    if len(search.finished()) < trials:
+        with place_for(on, parallel, out=out, reads=[data]) as place:
+            search.run(trials, place, console or Console(stderr=True))
     return search.summary()
 
 
 class _Search:
-    """A study with what its trials need."""
+    """A study, and rounds of trials like `template` with the settings that it draws."""
 
-    def __init__(
-        self,
-        out: Path,
-        split: Split,
-        model: str,
-        preset: str,
-        overrides: dict[str, Any],
-        space: dict[str, Any],
-        metric: str,
-        seed: int,
-    ):
-        self.out, self.split, self.model, self.preset = out, split, model, preset
-        self.overrides, self.space, self.seed = overrides, space, seed
-        firsts = {k: v["low"] if isinstance(v, dict) else v[0] for k, v in space.items()}
-        _, training = resolve_settings(model, preset, {**overrides, **firsts})
-        self.metric = f"{metric}@{training.k}"
-        self.epochs = training.epochs
+    def __init__(self, out: Path, template: TrialTask, space: dict[str, Any], parallel: int):
+        self.out, self.template, self.space, self.parallel = out, template, space, parallel
+        self.metric = template.metric
 
     def begin(self) -> None:
         """Open the study, or refuse one that was begun with something else."""
@@ -153,18 +153,19 @@ class _Search:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         asked = {
-            "model": self.model,
-            "preset": load_preset(self.model, self.preset),
-            "overrides": self.overrides,
+            "model": self.template.model,
+            "preset": load_preset(self.template.model, self.template.preset),
+            "overrides": self.template.overrides,
             "space": self.space,
             "metric": self.metric,
-            "seed": self.seed,
-            "data": fingerprint(self.split),
+            "seed": self.template.seed,
+            "data": self.template.fingerprint,
+            "jobs": self.parallel,
         }
         asked = json.loads(json.dumps(asked))
         path = self.out / RECORD
         if path.exists():
-            begun = read_json(path)
+            begun = {"jobs": 1, **read_json(path)}
             other = [key for key, value in asked.items() if begun.get(key) != value]
             if other:
                 raise ConfigError(
@@ -176,17 +177,12 @@ class _Search:
         else:
             self.out.mkdir(parents=True, exist_ok=True)
             write_json(path, asked)
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=PATIENT_TRIALS, n_warmup_steps=self.epochs // 5)
         self.study = optuna.create_study(
             storage=f"sqlite:///{self.out.resolve() / DATABASE}",
             study_name="coheat",
             direction="maximize",
-            pruner=pruner,
             load_if_exists=True,
         )
-        for trial in self.study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-            # Its process was killed. The next trial draws the same settings and goes on from its checkpoint.
-            self.study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
 
     def finished(self) -> list[optuna.trial.FrozenTrial]:
         import optuna
@@ -194,58 +190,61 @@ class _Search:
         states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
         return list(self.study.get_trials(states=states))
 
-    def run(self, trials: int, console: Console) -> None:
-        import optuna
-
-        started, before = time.monotonic(), len(self.finished())
+    def run(self, trials: int, place: Place, console: Console) -> None:
         columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-            task = bar.add_task("", total=trials, completed=before)
+            told = _Told(bar, console, place, len(self.finished()), trials)
             while (done := len(self.finished())) < trials:
-                draws = Randomness(self.seed).generator("sampler", done).integers(2**31)
-                self.study.sampler = optuna.samplers.TPESampler(
-                    n_startup_trials=PATIENT_TRIALS, seed=int(draws)
-                )
-                self.study.optimize(self.objective, n_trials=1)
+                # A study that was stopped within a round, by fewer --trials, ends that round first.
+                begun = self.finished()[: done - done % self.parallel]
+                settings = self.draw(begun, min(len(begun) + self.parallel, trials))
+                tasks = [self.task(begun, chosen) for chosen in settings]
+                run_tasks({task.name: task for task in tasks}.values(), place, told)
+                for task in tasks[done - len(begun) :]:
+                    self.study.add_trial(self.outcome(task))
                 self.write_best()
-                ended = len(self.finished())
-                each = (time.monotonic() - started) / (ended - before)
-                best = f"best {self.metric} {self.study.best_value:.4f}"
-                line = f"left {duration(each * (trials - ended))}, {best}"
-                bar.update(task, completed=ended, description=line)
-                if not console.is_terminal:
-                    console.print(f"trial {ended}/{trials}; {line}", highlight=False)
+                told.round(len(self.finished()), f"best {self.metric} {self.study.best_value:.4f}")
 
-    def objective(self, trial: optuna.Trial) -> float:
-        """The validation metric at the best epoch of a training with the settings that `trial` draws."""
-        settings = {key: _suggest(trial, key, values) for key, values in self.space.items()}
-        name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-        directory = self.out / "trials" / name
-        outcome = directory / "outcome.json"
-        if not outcome.exists():  # the sampler may well draw the same settings again
-            directory.mkdir(parents=True, exist_ok=True)
-            write_json(outcome, {"settings": settings, **self.train(trial, settings, directory)})
-            Checkpoints(directory).remove()
-        found = read_json(outcome)
-        trial.set_user_attr("epoch", found["epoch"])
-        return float(found["value"])
+    def draw(self, finished: Sequence[optuna.trial.FrozenTrial], until: int) -> list[dict[str, Any]]:
+        """The settings of the trials after these, which are all that is known, up to number `until`."""
+        import optuna
 
-    def train(self, trial: optuna.Trial, settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-        config, training = resolve_settings(self.model, self.preset, {**self.overrides, **settings})
-        model = model_class(self.model)(self.split.train, config, Randomness(self.seed))
-        watcher = _Pruning(trial, self.metric, directory)
-        try:
-            result = fit(model, self.split, training, directory, resume=True, watcher=watcher)
-        except LossNotFinite as error:  # settings that end like this are the worst there are
-            return {"value": 0.0, "epoch": None, "failed": str(error)}
-        return {"value": result.best_metrics[self.metric], "epoch": result.best_epoch}
+        known = optuna.create_study(direction="maximize")
+        known.add_trials(finished)
+        drawn = []
+        for number in range(len(finished), until):
+            seed = Randomness(self.template.seed).generator("sampler", number).integers(2**31)
+            known.sampler = optuna.samplers.TPESampler(n_startup_trials=PATIENT_TRIALS, seed=int(seed))
+            trial = known.ask()
+            drawn.append({key: _suggest(trial, key, values) for key, values in self.space.items()})
+        return drawn
+
+    def task(self, finished: Sequence[optuna.trial.FrozenTrial], settings: dict[str, Any]) -> TrialTask:
+        """A training with these settings, to be cut short where it falls behind the finished ones."""
+        earlier = [[trial.state.name, sorted(trial.intermediate_values.items())] for trial in finished]
+        return replace(self.template, settings=settings, earlier=earlier)
+
+    def outcome(self, task: TrialTask) -> optuna.trial.FrozenTrial:
+        """What became of a trial, as the study keeps it."""
+        import optuna
+
+        found = read_json(task.outcome)
+        return optuna.trial.create_trial(
+            state=optuna.trial.TrialState[found.get("state", "COMPLETE")],
+            value=found["value"],
+            params=task.settings,
+            distributions={key: _distribution(values) for key, values in self.space.items()},
+            intermediate_values={int(epoch): value for epoch, value in found.get("reported", [])},
+            user_attrs={"epoch": found["epoch"]},
+        )
 
     def write_best(self) -> None:
         """The best settings so far on top of the preset they were tried with."""
-        best = self.study.best_trial
-        config, training = resolve_settings(self.model, self.preset, {**self.overrides, **best.params})
+        best, template = self.study.best_trial, self.template
+        overrides = {**template.overrides, **best.params}
+        config, training = resolve_settings(template.model, template.preset, overrides)
         lines = [
-            f"# {self.model}, chosen on validation: {self.metric} {best.value:.4f}, the best of "
+            f"# {template.model}, chosen on validation: {self.metric} {best.value:.4f}, the best of "
             f"{len(self.finished())} trials."
         ]
         for part, values in (("model", config), ("training", training)):
@@ -262,7 +261,35 @@ class _Search:
         ]
         complete = [trial for trial in trials if trial.state == "complete" and trial.value is not None]
         best = max(complete, key=lambda trial: trial.value or 0.0, default=None)
-        return Study(self.model, self.metric, trials, best, str(self.out / BEST))
+        return Study(self.template.model, self.metric, trials, best, str(self.out / BEST))
+
+
+class _Told(Follower):
+    """Shows how far a study is: a bar where somebody is looking, else a line for every round."""
+
+    def __init__(self, bar: Progress, console: Console, place: Place, before: int, trials: int):
+        self.bar, self.console, self.place, self.trials = bar, console, place, trials
+        self.before = self.ended = before
+        self.best, self.started = "", time.monotonic()
+        self.task = bar.add_task("", total=trials, completed=before)
+
+    def again(self, task: Task, why: str) -> None:
+        self.console.print(f"trial {task.name}: {why}; it is begun again", highlight=False, markup=False)
+
+    def end(self, task: Task, failed: str | None) -> None:  # noqa: ARG002
+        self.ended += 1
+        self.bar.update(self.task, completed=self.ended, description=self.line())
+
+    def round(self, ended: int, best: str) -> None:
+        self.ended, self.best = ended, best
+        self.bar.update(self.task, completed=ended, description=self.line())
+        if not self.console.is_terminal:
+            self.console.print(f"trial {ended}/{self.trials}; {self.line()}", highlight=False)
+
+    def line(self) -> str:
+        each = (time.monotonic() - self.started) / max(self.ended - self.before, 1)
+        left = f"left {duration(each * (self.trials - self.ended))}"
+        return ", ".join(filter(None, (left, self.best, self.place.describe())))
 
 
 def _suggest(trial: optuna.Trial, key: str, values: Any) -> Any:
@@ -273,33 +300,13 @@ def _suggest(trial: optuna.Trial, key: str, values: Any) -> Any:
     return trial.suggest_float(key, values["low"], values["high"], log=values.get("log", False))
 
 
-class _Pruning(Watcher):
-    """Tells a trial its best validation so far, and breaks off where the trial has fallen behind."""
+def _distribution(values: Any) -> optuna.distributions.BaseDistribution:
+    """What `_suggest` draws from."""
+    import optuna
 
-    def __init__(self, trial: optuna.Trial, metric: str, directory: Path):
-        self.trial, self.metric, self.directory = trial, metric, directory
-        self.best = 0.0
-
-    def begin(
-        self,
-        model: Model,  # noqa: ARG002
-        standing: Standing,
-        settings: TrainingSettings,  # noqa: ARG002
-        memory: MemoryEstimate,  # noqa: ARG002
-    ) -> None:
-        """Going on after a kill, the trial has to hear again what the first part of it was like."""
-        for record in Checkpoints(self.directory).cut_history(standing.epoch):
-            self._tell(record)
-
-    def epoch(self, record: Record, standing: Standing) -> None:  # noqa: ARG002
-        import optuna
-
-        if self._tell(record) and self.trial.should_prune():
-            raise optuna.TrialPruned
-
-    def _tell(self, record: Record) -> bool:
-        if "validation" not in record:
-            return False
-        self.best = max(self.best, record["validation"][self.metric])
-        self.trial.report(self.best, record["epoch"])
-        return True
+    kinds = optuna.distributions
+    if isinstance(values, list):
+        return kinds.CategoricalDistribution(values)
+    whole = isinstance(values["low"], int) and isinstance(values["high"], int)
+    kind = kinds.IntDistribution if whole else kinds.FloatDistribution
+    return kind(values["low"], values["high"], log=values.get("log", False))

@@ -27,7 +27,7 @@ from coheat.recommender.answers import (
 )
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.checks import check_id, check_ids, check_k, item_rows
-from coheat.recommender.choosing import Candidates, Choice, Chosen, choose
+from coheat.recommender.choosing import Candidates, Choice, Chosen, choose, moment_of
 from coheat.recommender.described import note_described
 from coheat.recommender.explaining import explanation
 from coheat.recommender.known import Moment
@@ -174,6 +174,10 @@ class Recommender(Shop):
         arranged = arrangement(rules, moment.catalogue, chosen.allowed)
         asked = listing.Asked((), k, chosen, exclude_seen, fields=fields, arrangement=arranged)
         return listing.Lists(moment, asked, part_size)
+
+    def moment(self, now: str | float | None = None) -> float:
+        """What counts as `now`, in Unix seconds: the clock, or the end of data whose offers are long over."""
+        return moment_of(self._catalogue, now, self.description.data_until)[0]
 
     def audience(
         self,
