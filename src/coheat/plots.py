@@ -145,7 +145,8 @@ def plot_warm_up(found: Levels, path: Path, metric: str, title: str) -> None:
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write([partial(draw_warm_up, found=found, metric=metric, title=title)], path)
+        size = PANEL if len(found) <= len(SERIES) else (PANEL[0], 4.4)  # names of many lines stand below
+        write([partial(draw_warm_up, found=found, metric=metric, title=title)], path, size)
     except OSError as error:
         raise DataError(f"{path}: the picture cannot be written: {error}") from None
 

@@ -58,7 +58,7 @@ def reproduce(
 
         coheat reproduce warm-up --data shop --out results --only ember,counting --epochs 20
 
-        coheat reproduce all --results docs/results --out docs/results --into docs/results.md
+        coheat reproduce all --results docs/results --out docs/results
     """
     from coheat.errors import ConfigError, Interrupted
     from coheat.experiments.pages import fill_page, markdown
