@@ -6,12 +6,16 @@ pure functions of seed, name and epoch (`coheat.rng`).
 
 The tensor files carry their epoch in their names and `checkpoint.json`, which is replaced last, says
 which ones belong together; a run killed while saving therefore still has its previous checkpoint.
+
+Where several processes train together, each writes the rows that it owns, to files of its own, and the leading
+one the rest and the index. Reading joins them, so that any number of processes can go on.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coheat.errors import ArtifactError
+from coheat.graph.propagation import array
+from coheat.graph.ranks import ALONE, OF_RANK, Ranks, joined, own_part
 from coheat.storage import map_arrays, read_json, replacing_file, sha256, write_arrays, write_json
 
 State = dict[str, Tensor]
@@ -32,9 +38,43 @@ HISTORY = "history.jsonl"
 FORMAT = 1
 
 
-def model_state(model: nn.Module, directory: Path | None = None) -> State:
-    """Parameters and buffers, set aside, so that further training leaves them alone."""
-    return set_aside(model.state_dict(), directory)
+FILES = "*-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors"
+
+
+def model_state(model: nn.Module, directory: Path | None = None, ranks: Ranks = ALONE) -> State:
+    """Parameters and buffers, set aside, so that further training leaves them alone.
+
+    Of several ranks each has its rows of the parameters, and the leading one the buffers.
+    """
+    return set_aside(own_state(model, model.state_dict(), ranks), directory)
+
+
+def own_state(model: nn.Module, state: State, ranks: Ranks) -> State:
+    """What is this rank's of a whole state: its rows of the parameters and, if it leads, the buffers."""
+    found = {}
+    learned = {name for name, _ in model.named_parameters()}
+    for name, tensor in state.items():
+        if name in learned and ranks.size > 1:
+            label, rows = own_part(name, tensor, len(tensor), ranks)
+            found[label] = rows
+        elif ranks.leads:
+            found[name] = tensor
+    return found
+
+
+def restore_model(model: nn.Module, state: State, ranks: Ranks = ALONE) -> None:
+    """Put back what `model_state` took; every rank has all rows of the parameters then."""
+    if ranks.size == 1:
+        model.load_state_dict(state)
+        return
+    model.load_state_dict({name: tensor for name, tensor in state.items() if OF_RANK not in name}, strict=False)
+    tables = []
+    with torch.no_grad():
+        for name, table in model.named_parameters():
+            label, rows = own_part(name, table, len(table), ranks)
+            rows.copy_(state[label])
+            tables.append((array(table), ranks.boundaries(len(table))))
+    ranks.exchange(*tables)
 
 
 class OnDisk(State):
@@ -52,7 +92,7 @@ def set_aside(state: State, directory: Path | None = None) -> State:
     """
     if directory is None or not state:
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
-    path = directory / f".aside.safetensors.{os.getpid()}.part"
+    path = directory / f".aside-{uuid.uuid4().hex}.safetensors.{os.getpid()}.part"
     try:
         write_tensors(path, state)
         return OnDisk(map_arrays(path, "c"))
@@ -61,34 +101,46 @@ def set_aside(state: State, directory: Path | None = None) -> State:
 
 
 def optimizer_state(
-    optimizers: list[torch.optim.Optimizer], directory: Path | None = None
+    optimizers: list[torch.optim.Optimizer], directory: Path | None = None, ranks: Ranks = ALONE
 ) -> tuple[State, list[dict[str, Any]]]:
     """Tensors of the optimisers, set aside, by name ("0.3.exp_avg": optimiser, parameter, moment); and the
-    rest."""
+    rest. Of several ranks each has the moments of its rows."""
     tensors: State = {}
     rest: list[dict[str, Any]] = []
     for number, optimizer in enumerate(optimizers):
-        document = optimizer.state_dict()
+        document, lengths = optimizer.state_dict(), _lengths(optimizer)
         plain: dict[str, dict[str, Any]] = {}
         for parameter, values in document["state"].items():
             plain[str(parameter)] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
             for key, value in values.items():
-                if isinstance(value, Tensor):
-                    tensors[f"{number}.{parameter}.{key}"] = value
+                label = f"{number}.{parameter}.{key}"
+                if isinstance(value, Tensor) and value.dim():
+                    label, value = own_part(label, value, lengths[parameter], ranks)
+                    tensors[label] = value
+                elif isinstance(value, Tensor) and ranks.leads:
+                    tensors[label] = value
         rest.append({"state": plain, "param_groups": document["param_groups"]})
     return set_aside(tensors, directory), rest
 
 
+def _lengths(optimizer: torch.optim.Optimizer) -> list[int]:
+    """How many rows each parameter has, in the order of their numbers in the state."""
+    return [len(p) if p.dim() else 0 for group in optimizer.param_groups for p in group["params"]]
+
+
 def restore_optimizers(
-    optimizers: list[torch.optim.Optimizer], tensors: State, rest: list[dict[str, Any]]
+    optimizers: list[torch.optim.Optimizer], tensors: State, rest: list[dict[str, Any]], ranks: Ranks = ALONE
 ) -> None:
-    """Put back what `optimizer_state` took."""
+    """Put back what `optimizer_state` took, joined; a rank keeps the moments of its rows."""
     for number, (optimizer, saved) in enumerate(zip(optimizers, rest, strict=True)):
         state: dict[int, dict[str, Any]] = {int(p): dict(values) for p, values in saved["state"].items()}
+        lengths = _lengths(optimizer)
         for name, tensor in tensors.items():
             owner, parameter, key = name.split(".", 2)
             if int(owner) == number:
-                state[int(parameter)][key] = tensor
+                whole = ranks.size == 1 or not tensor.dim()
+                # A copy, because a view would keep all of it in memory.
+                state[int(parameter)][key] = tensor if whole else tensor[ranks.own(lengths[int(parameter)])].clone()
         groups = [
             # JSON turns tuples (Adam's betas) into lists; the optimiser's own groups say which were tuples.
             {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in group.items()}
@@ -115,46 +167,55 @@ class Checkpoints:
         return (self.directory / INDEX).exists()
 
     def save(
-        self, parts: Mapping[str, State], document: Mapping[str, Any], stamps: Mapping[str, int]
+        self,
+        parts: Mapping[str, State],
+        document: Mapping[str, Any],
+        stamps: Mapping[str, int],
+        ranks: Ranks = ALONE,
     ) -> None:
         """Write each part as `<part>-<stamp>.safetensors`, then the index that makes them valid.
 
-        A part whose stamp is unchanged since the last save (the best state, mostly) is not written again.
+        A part whose stamp is unchanged since the last save (the best state, mostly) is not written again. Of
+        several ranks each writes its own as `<part>.<rank>of<size>-<stamp>.safetensors`.
         """
-        self._flush_history()
-        files: dict[str, dict[str, str]] = {}
+        own: dict[str, dict[str, str]] = {}
         known = self._index()["files"] if self.exists else {}
         for part, state in parts.items():
-            name = f"{part}-{stamps[part]:06d}.safetensors"
-            if known.get(part, {}).get("name") == name:
-                files[part] = known[part]
+            label = part if ranks.size == 1 else f"{part}.{ranks.rank + 1}of{ranks.size}"
+            name = f"{label}-{stamps[part]:06d}.safetensors"
+            if known.get(label, {}).get("name") == name:
+                own[label] = known[label]
                 continue
             with replacing_file(self.directory / name) as aside:
                 write_tensors(aside, state)
-            files[part] = {"name": name, "sha256": sha256(self.directory / name)}
+            own[label] = {"name": name, "sha256": sha256(self.directory / name)}
+        files = {label: entry for of_rank in ranks.collect(own) for label, entry in of_rank.items()}
+        if not ranks.leads:
+            return
+        self._flush_history()
         write_json(self.directory / INDEX, {"format": FORMAT, "files": files, **document})
         kept = {entry["name"] for entry in files.values()}
-        for part in parts:
-            for path in self.directory.glob(f"{part}-*.safetensors"):
-                if path.name not in kept:
-                    path.unlink()
+        for path in self.directory.glob(FILES):
+            if path.name not in kept:
+                path.unlink()
 
     def load(self) -> tuple[dict[str, State], dict[str, Any]]:
-        """The parts and the document of the last save; a damaged file is refused by name."""
+        """The parts, of all ranks together, and the document of the last save; a damaged file is refused by
+        name."""
         document = self._index()
         parts: dict[str, State] = {}
-        for part, entry in document["files"].items():
+        for label, entry in document["files"].items():
             path = self.directory / entry["name"]
             advice = "the run cannot be resumed; start it again with --overwrite"
             try:
                 if sha256(path) != entry["sha256"]:
                     raise ArtifactError(f"{path}: altered since it was written; {advice}")
-                parts[part] = load_file(path)
+                parts.setdefault(label.partition(".")[0], {}).update(load_file(path))
             except FileNotFoundError:
                 raise ArtifactError(f"{path}: missing; {advice}") from None
             except SafetensorError as error:
                 raise ArtifactError(f"{path}: not readable ({error}); {advice}") from None
-        return parts, document
+        return {part: joined(state) for part, state in parts.items()}, document
 
     def _index(self) -> dict[str, Any]:
         document = read_json(self.directory / INDEX)
@@ -173,7 +234,7 @@ class Checkpoints:
     def remove(self) -> None:
         """Delete the checkpoint, and what a killed process left half-written; the history stays."""
         (self.directory / INDEX).unlink(missing_ok=True)
-        for pattern in ("*-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors", ".*.safetensors.*.part"):
+        for pattern in (FILES, ".*.safetensors.*.part"):
             for path in self.directory.glob(pattern):
                 path.unlink()
 

@@ -35,13 +35,13 @@ class MemoryEstimate:
         return ", ".join(f"{name} {readable(size)}" for name, size in parts if size)
 
 
-def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
+def estimate_memory(model: Model, split: Split, batch_size: int, n_ranks: int = 1) -> MemoryEstimate:
     """An upper estimate for training `model` on `split`, from the sizes of its parts.
 
     Adam keeps two moments per parameter. A copy is the best epoch's state; where a run has a directory,
     that stands there. Of the graphs, a step may hold a dropped copy of every edge in both directions
     (position and weight, 8 bytes). A batch holds three rows of vectors and their gradients in every layer;
-    evaluation a block of scores.
+    evaluation a block of scores. Of several ranks each has its share of the moments and of the copy.
     """
     trained = _bytes(p for p in model.parameters() if p.requires_grad)
     everything = _bytes(model.state_dict().values())
@@ -50,17 +50,17 @@ def estimate_memory(model: Model, split: Split, batch_size: int) -> MemoryEstima
     edges = train.user_bundle.nnz + train.user_item.nnz + train.bundle_item.nnz if trained else 0
     return MemoryEstimate(
         gradients=trained,
-        moments=2 * trained,
-        copies=everything,
+        moments=2 * trained // n_ranks,
+        copies=everything // n_ranks,
         batches=batch_size * width * 4 * 3 * 8,
         graphs=edges * 2 * 8,
         evaluation=2 * ROWS * train.n_bundles * 4 + (train.n_users + train.n_bundles) * 2 * width * 4,
     )
 
 
-def check_memory(model: Model, split: Split, batch_size: int) -> MemoryEstimate:
+def check_memory(model: Model, split: Split, batch_size: int, n_ranks: int = 1) -> MemoryEstimate:
     """The estimate; a TrainingError with its numbers where the machine cannot hold it."""
-    estimate = estimate_memory(model, split, batch_size)
+    estimate = estimate_memory(model, split, batch_size, n_ranks)
     available = memory_limit()
     if estimate.total > available:
         raise TrainingError(

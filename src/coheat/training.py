@@ -22,13 +22,23 @@ from pydantic import Field
 from torch import Tensor
 
 from coheat import backbone
-from coheat.checkpoint import Checkpoints, State, model_state, optimizer_state, restore_optimizers
+from coheat.checkpoint import (
+    Checkpoints,
+    State,
+    model_state,
+    optimizer_state,
+    own_state,
+    restore_model,
+    restore_optimizers,
+    set_aside,
+)
 from coheat.config import Settings
 from coheat.data.dataset import relation
 from coheat.data.split import Split
 from coheat.errors import ConfigError, Interrupted, TrainingError
 from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
+from coheat.graph.ranks import ALONE, Ranks, shared_by
 from coheat.memory import MemoryEstimate, check_memory
 from coheat.models.base import Model, Progress
 from coheat.served import Served
@@ -163,24 +173,26 @@ def fit(
     directory: Path | None = None,
     resume: bool = False,
     watcher: Watcher | None = None,
+    ranks: Ranks = ALONE,
 ) -> FitResult:
     """Train `model`; afterwards it holds the state, parameters and buffers, of its best epoch.
 
     With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
     last checkpoint with exactly the numbers an uninterrupted run would have had. A model with a backbone
     that has no pretrained vectors yet gets them first. Without a `watcher` a bar is shown where somebody
-    looks, in a terminal or a notebook; `watcher=Watcher()` is silent.
+    looks, in a terminal or a notebook; `watcher=Watcher()` is silent. Of several `ranks`, each in a process of
+    its own that calls this alike, the leading one has the trained model afterwards.
     """
     if watcher is None:
         from coheat.progress import ProgressBar
 
         watcher = ProgressBar()
     keep_freed_memory()
-    memory = check_memory(model, split, settings.batch_size)
-    run = _Run(model, split, settings, directory, watcher)
+    memory = check_memory(model, split, settings.batch_size, ranks.size)
+    run = _Run(model, split, settings, directory, watcher, ranks)
     if resume:
         run.resume()
-    elif run.checkpoints:
+    elif run.checkpoints and ranks.leads:
         run.checkpoints.clear()
     try:
         pretrain(model, backbone.cache_directory(), run.watcher)
@@ -213,7 +225,7 @@ def pretrain(model: Model, cache: Path | None, watcher: Watcher | None = None) -
         model.pretrained_bundles.copy_(found["bundles"])
 
 
-def rehearse(model: Model, batch_size: int, watcher: Watcher) -> bool:
+def rehearse(model: Model, batch_size: int, watcher: Watcher, ranks: Ranks) -> bool:
     """Train the rehearsal of a model, where it has one, and let the model learn from it; whether it did.
 
     A model that started from another one has what that one's rehearsal taught.
@@ -224,8 +236,10 @@ def rehearse(model: Model, batch_size: int, watcher: Watcher) -> bool:
     inner, epochs = found
     nothing = relation([], [], inner.data.user_bundle.shape)
     settings = TrainingSettings(epochs=epochs, batch_size=batch_size, evaluate_every=epochs)
-    fit(inner, Split(inner.data, nothing, nothing.copy()), settings, watcher=watcher.rehearsal(model))
-    model.learn_from(inner.eval())
+    split = Split(inner.data, nothing, nothing.copy())
+    fit(inner, split, settings, watcher=watcher.rehearsal(model), ranks=ranks)
+    if ranks.leads:
+        model.learn_from(inner.eval())
     return True
 
 
@@ -233,9 +247,17 @@ class _Run:
     """The loop and the little it must remember from epoch to epoch."""
 
     def __init__(
-        self, model: Model, split: Split, settings: TrainingSettings, directory: Path | None, watcher: Watcher
+        self,
+        model: Model,
+        split: Split,
+        settings: TrainingSettings,
+        directory: Path | None,
+        watcher: Watcher,
+        ranks: Ranks,
     ):
         self.model, self.split, self.settings, self.watcher = model, split, settings, watcher
+        self.ranks = ranks
+        model.is_served = ranks.leads
         self.optimizers = model.optimizers()
         self.directory = directory
         self.checkpoints = Checkpoints(directory) if directory else None
@@ -243,31 +265,39 @@ class _Run:
         self.history: list[Record] = []
         self.best_state: State = {}
         self.last: _Snapshot | None = None
+        self.saved = 0
+        self.outermost = True
 
     def train(self) -> FitResult:
+        self.outermost, self.ranks.cooperates = not self.ranks.cooperates, True
         try:
             while not (reason := self.standing.finished(self.settings)):
                 self.one_epoch()
                 self.remember()
             self.optimizers.clear()  # their moments are twice the model, and no longer needed
             self.finish()
-        except KeyboardInterrupt:
-            if self.checkpoints is None:
-                raise
-            raise TrainingInterrupted(self.save() if self.last else 0) from None
+        except BaseException as error:
+            if self.best_state and (self.ranks.size == 1 or isinstance(error, LossNotFinite)):
+                restore_model(self.model, self.best_state, self.ranks)
+            if isinstance(error, KeyboardInterrupt) and self.checkpoints is not None:
+                raise TrainingInterrupted(self.save()) from None
+            raise
         finally:
             self.watcher.end()
-            if self.best_state:
-                self.model.load_state_dict(self.best_state)
+            self.ranks.cooperates = not self.outermost
         return self.result(reason)
 
     def finish(self) -> None:
         """The model's last choice, made with its best epoch's state; it becomes part of that state."""
         if self.best_state:
-            self.model.load_state_dict(self.best_state)
+            restore_model(self.model, self.best_state, self.ranks)
         self.model.eval()
         started = time.perf_counter()
-        rehearsed = rehearse(self.model, self.settings.batch_size, self.watcher)
+        rehearsed = rehearse(self.model, self.settings.batch_size, self.watcher, self.ranks)
+        if not self.ranks.leads:
+            return
+        if self.outermost:
+            self.ranks.go_alone()
         metrics = self.model.finish(self)
         if rehearsed or metrics is not None:
             metrics = self.validate() if metrics is None else metrics
@@ -298,12 +328,12 @@ class _Run:
         record: Record = {"epoch": epoch, "seconds": 0.0, "terms": terms, "facts": self.model.facts()}
         standing = replace(self.standing, epoch=epoch)
         if epoch % self.settings.evaluate_every == 0 or epoch == self.settings.epochs:
-            record["validation"] = self.validate()
+            record["validation"] = self.ranks.agree(self.validate)
             standing = standing.judge(record["validation"], self.settings)
             if standing.best_epoch == epoch:
                 # In the last epoch the model itself has it.
                 needed = self.directory is not None or epoch < self.settings.epochs
-                self.best_state = model_state(self.model, self.directory) if needed else {}
+                self.best_state = model_state(self.model, self.directory, self.ranks) if needed else {}
         record["seconds"] = time.perf_counter() - started
         self.standing = replace(standing, seconds=standing.seconds + record["seconds"])
         self.history.append(record)
@@ -315,10 +345,15 @@ class _Run:
         self.model.train()
         self.model.begin_epoch(progress)
         for batch in self.model.batches(self.settings.batch_size):
-            for name, term in self.model.step(batch, self.optimizers).items():
-                found.setdefault(name, []).append(term)  # read at the end: reading now would wait for a GPU
+            with shared_by(self.ranks):
+                for name, term in self.model.step(batch, self.optimizers).items():
+                    found.setdefault(name, []).append(term)  # read at the end: reading now would wait for a GPU
+            self.ranks.check_stop()
             self.watcher.batch()
-        terms = {name: torch.stack(values).double().cpu() for name, values in found.items()}
+        numbers = self.ranks.agree(
+            lambda: {name: torch.stack(values).double().tolist() for name, values in found.items()}
+        )
+        terms = {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
         if not all(values.isfinite().all() for values in terms.values()):
             raise self.not_finite(terms, progress.epoch)
         return {name: float(values.mean()) for name, values in terms.items()}
@@ -335,25 +370,31 @@ class _Run:
         """Write the epoch's line of history, copy the state, and save it when it is time to."""
         if self.checkpoints is None:
             return
-        self.checkpoints.append(self.history[-1])
+        if self.ranks.leads:
+            self.checkpoints.append(self.history[-1])
         self.last = None  # its files, before there are others
-        state = model_state(self.model, self.directory)
-        optimizers = optimizer_state(self.optimizers, self.directory)
+        state = model_state(self.model, self.directory, self.ranks)
+        optimizers = optimizer_state(self.optimizers, self.directory, self.ranks)
         self.last = _Snapshot(self.standing, state, self.best_state, *optimizers)
         if self.standing.epoch % self.settings.checkpoint_every == 0 or self.standing.finished(self.settings):
             self.save()
 
     def save(self) -> int:
-        """Save the last finished epoch, which in the middle of an epoch is not the model's present state."""
+        """Save the last finished epoch, which in the middle of an epoch is not the model's present state.
+
+        Returns the epoch that is on the disk then, 0 for none.
+        """
         assert self.checkpoints is not None
-        assert self.last is not None
-        last, standing = self.last, self.last.standing
-        self.checkpoints.save(
-            {"model": last.model, "optimizers": last.optimizers, "best": last.best},
-            {"standing": vars(standing), "optimizers": last.optimizer_rest},
-            {"model": standing.epoch, "optimizers": standing.epoch, "best": standing.best_epoch},
-        )
-        return standing.epoch
+        if self.last is not None and self.last.standing.epoch != self.saved:
+            last, standing = self.last, self.last.standing
+            self.checkpoints.save(
+                {"model": last.model, "optimizers": last.optimizers, "best": last.best},
+                {"standing": vars(standing), "optimizers": last.optimizer_rest},
+                {"model": standing.epoch, "optimizers": standing.epoch, "best": standing.best_epoch},
+                self.ranks,
+            )
+            self.saved = standing.epoch
+        return self.saved
 
     def resume(self) -> None:
         if self.checkpoints is None:
@@ -363,10 +404,16 @@ class _Run:
             parts, document = self.checkpoints.load()
             standing = Standing(**document["standing"])
             self.model.load_state_dict(parts["model"])
-            restore_optimizers(self.optimizers, parts["optimizers"], document["optimizers"])
-            self.best_state = parts["best"]
-        self.history = self.checkpoints.cut_history(standing.epoch)
-        self.standing = standing
+            restore_optimizers(self.optimizers, parts["optimizers"], document["optimizers"], self.ranks)
+            self.best_state = set_aside(own_state(self.model, parts["best"], self.ranks), self.directory)
+        if len(set(self.ranks.collect(standing.epoch))) > 1:
+            raise TrainingError(
+                f"{self.checkpoints.directory}: not all ranks find the same checkpoint there; it has to be one "
+                "directory that all machines share"
+            )
+        if self.ranks.leads:
+            self.history = self.checkpoints.cut_history(standing.epoch)
+        self.standing, self.saved = standing, standing.epoch
 
     def not_finite(self, terms: dict[str, Tensor], epoch: int) -> LossNotFinite:
         """Which term it was: the one that went wrong in the earliest batch, before it spoilt the others."""

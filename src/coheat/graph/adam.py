@@ -21,6 +21,7 @@ from torch import Tensor
 from coheat.data.dataset import Indices
 from coheat.graph.kernels import collect, compiled
 from coheat.graph.propagation import Floats, array, by_kernels
+from coheat.graph.ranks import Ranks, sharing
 from coheat.threads import Job, balanced_ranges, run_jobs
 
 Part = tuple[Indices, npt.NDArray[np.int32], Floats, Floats, Floats, npt.NDArray[np.int32]]
@@ -39,7 +40,11 @@ def deferred_parts(table: Tensor) -> list[Part] | None:
 
 
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam` with the same state, which also takes deferred gradients."""
+    """`torch.optim.Adam` with the same state, which also takes deferred gradients.
+
+    Where several processes train together (`ranks`), each updates the rows that it owns, has the moments of just
+    these, and gets the others' rows from their owners.
+    """
 
     def __init__(self, parameters: Any, lr: float, weight_decay: float):
         super().__init__(parameters, lr=lr, weight_decay=weight_decay, fused=True)
@@ -58,22 +63,26 @@ class Adam(torch.optim.Adam):
 
     def step(self, closure: Any = None) -> Any:
         jobs: list[Job] = []
+        updated: list[tuple[Floats, Indices]] = []
+        ranks = sharing()
         for group in self.param_groups:
             for table in group["params"]:
                 if parts := deferred_parts(table):
                     if table.grad is not None:
                         parts.append(_as_part(array(table.grad)))
                         table.grad = None
-                    jobs.append(self._update(table, parts, group))
+                    jobs.append(self._update(table, parts, group, ranks))
+                    updated.append((array(table), ranks.boundaries(len(table))))
         run_jobs(jobs)
+        ranks.exchange(*updated)
         return super().step(closure)
 
-    def _update(self, table: Tensor, parts: list[Part], group: dict[str, Any]) -> Job:
-        """The job that updates this table; it takes over the parts."""
-        state = self.state[table]
+    def _update(self, table: Tensor, parts: list[Part], group: dict[str, Any], ranks: Ranks) -> Job:
+        """The job that updates this rank's rows of a table; it takes over the parts."""
+        state, own = self.state[table], ranks.own(len(table))
         if not state:
             state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table[own]), torch.zeros_like(table[own])
         state["step"] += 1
         n_steps, (beta, beta_of_squares) = int(state["step"]), group["betas"]
         rate = group["lr"] / (1 - beta**n_steps)
@@ -83,7 +92,8 @@ class Adam(torch.optim.Adam):
         tables = array(table), array(state["exp_avg"]), array(state["exp_avg_sq"])
         taken = tuple(parts)
         parts.clear()
-        return _collect_and_update, balanced_ranges(edges), (taken, *tables, *map(np.float32, settings))
+        ranges = own.start + balanced_ranges(edges[own.start : own.stop + 1] - edges[own.start])
+        return _collect_and_update, ranges, (taken, own.start, *tables, *map(np.float32, settings))
 
 
 def _fits(table: Tensor) -> bool:
@@ -115,9 +125,12 @@ def _update_rows(gradient, table, first, second, rate, decay, beta, beta_of_squa
 
 @compiled
 def _collect_and_update(
-    start, stop, parts, table, first, second, rate, decay, beta, beta_of_squares, correction, epsilon
+    start, stop, parts, offset, table, first, second, rate, decay, beta, beta_of_squares, correction, epsilon
 ):
-    """`_update_rows` from start to stop, a block at a time; its gradient is the sum over the parts."""
+    """`_update_rows` from start to stop, a block at a time; its gradient is the sum over the parts.
+
+    The moments `first` and `second` begin with row `offset` of the table.
+    """
     block = np.empty((BLOCK, table.shape[1]), np.float32)
     for t in range(start, stop, BLOCK):
         end = min(t + BLOCK, stop)
@@ -125,5 +138,6 @@ def _collect_and_update(
         for indptr, sources, target_scales, x, direct, direct_at in parts:
             collect(t, end, indptr, sources, target_scales, x, direct, direct_at, t, block)
         gradient = block[: end - t].reshape(-1)
-        rows, means, squares = table[t:end].reshape(-1), first[t:end].reshape(-1), second[t:end].reshape(-1)
+        rows, moments = table[t:end].reshape(-1), slice(t - offset, end - offset)
+        means, squares = first[moments].reshape(-1), second[moments].reshape(-1)
         _update_rows(gradient, rows, means, squares, rate, decay, beta, beta_of_squares, correction, epsilon)

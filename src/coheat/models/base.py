@@ -93,6 +93,11 @@ class Model(nn.Module):
     """Whether the loss has an L2 part with `weight_decay`; if not, Adam applies it to all parameters."""
     dropout_rng: np.random.Generator
     """Where an epoch's dropout is drawn from; each epoch has its own."""
+    shares_rows: ClassVar[bool] = False
+    """Whether several processes can train it together: all its parameters are tables whose gradients `Adam` adds
+    up row by row (`deferred_gradients`)."""
+    is_served: bool = True
+    """Whether this process serves what it trains; if not, what only `served` needs may be left out."""
     learns: ClassVar[bool] = True
     """Whether it has parameters to learn; popularity and counting have none."""
     row_tables: ClassVar[Mapping[str, str]] = {"users": "user", "bundles": "bundle", "items": "item"}

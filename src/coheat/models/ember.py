@@ -154,7 +154,7 @@ class Ember(CrossCBR):
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
-        if not self.wanted.any():
+        if self.is_served and not self.wanted.any():
             config, rng = self.config, self.rng.generator("companions")
             found = companions(
                 self.data,

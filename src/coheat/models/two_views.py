@@ -165,6 +165,7 @@ class TwoViewModel(PreparingModel):
 
     Config = TwoViewConfig
     config: TwoViewConfig
+    shares_rows = True
     popularity: Tensor
 
     def __init__(self, data: BundleData, config: TwoViewConfig, rng: Randomness):
