@@ -7,8 +7,8 @@ pure functions of seed, name and epoch (`coheat.rng`).
 The tensor files carry their epoch in their names and `checkpoint.json`, which is replaced last, says
 which ones belong together; a run killed while saving therefore still has its previous checkpoint.
 
-Where several processes train together, each writes the rows that it owns, to files of its own, and the leading
-one the rest and the index. Reading joins them, so that any number of processes can go on.
+Where several processes train together, each writes the rows that it owns, to files of its own, and the
+leading one the rest and the index. Reading joins them, so that any number of processes can go on.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def restore_model(model: nn.Module, state: State, ranks: Ranks = ALONE) -> None:
     if ranks.size == 1:
         model.load_state_dict(state)
         return
-    model.load_state_dict({name: tensor for name, tensor in state.items() if OF_RANK not in name}, strict=False)
+    model.load_state_dict(
+        {name: tensor for name, tensor in state.items() if OF_RANK not in name}, strict=False
+    )
     tables = []
     with torch.no_grad():
         for name, table in model.named_parameters():
@@ -140,7 +142,9 @@ def restore_optimizers(
             if int(owner) == number:
                 whole = ranks.size == 1 or not tensor.dim()
                 # A copy, because a view would keep all of it in memory.
-                state[int(parameter)][key] = tensor if whole else tensor[ranks.own(lengths[int(parameter)])].clone()
+                state[int(parameter)][key] = (
+                    tensor if whole else tensor[ranks.own(lengths[int(parameter)])].clone()
+                )
         groups = [
             # JSON turns tuples (Adam's betas) into lists; the optimiser's own groups say which were tuples.
             {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in group.items()}

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,6 +36,7 @@ from coheat.data.tables import from_frames
 from coheat.display import html_facts
 from coheat.errors import ArtifactError, ConfigError, DataError
 from coheat.evaluation import Candidates, Evaluation
+from coheat.graph.ranks import ALONE, Ranks
 from coheat.judging import beside_rivals, judge, judge_on_file
 from coheat.memory import explaining_allocation
 from coheat.models.base import Model
@@ -42,6 +44,7 @@ from coheat.presets import model_class, resolve_settings
 from coheat.recommender import Recommender
 from coheat.rng import Randomness
 from coheat.storage import alone_in, read_json, write_json
+from coheat.together import check_alike, shared_device
 from coheat.training import FitResult, LossNotFinite, TrainingInterrupted, Watcher, choose_device, fit
 from coheat.warm_start import check_start, shortened, start_from
 
@@ -267,6 +270,7 @@ def train_run(
     watcher: Watcher | None = None,
     remove_leaks: bool = False,
     start: str | Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """Train a model on `data` (a directory, a `BundleData`, or frames by table) and leave it in `out`.
 
@@ -274,14 +278,15 @@ def train_run(
     that was never begun begins. Its settings must be those it was begun with. Progress is shown where
     somebody looks, unless a `watcher` of your own follows it. With `start`, a run or an artifact of the same
     model, it starts from the vectors of that one and needs a share of the epochs only (`warm_share`).
+    Of several `ranks` each calls this alike; `coheat.workers` starts them.
     """
     out = Path(out)
-    chosen_device = choose_device(device)
+    chosen_device = choose_device(shared_device(device, model_name, ranks))
     config, _ = resolve_settings(model_name, preset, overrides or {})  # mistakes are told before data is read
     before = None if start is None else open_artifact(Path(start))
     if before is not None:
         check_start(before, model_name, model_class(model_name), config.model_dump(mode="json"))
-    _check_free(out, resume, overwrite)
+    ranks.agree(lambda: _check_free(out, resume, overwrite))
     split, makes_split = open_split(data, scenario, seed)
     split = without_leaks(split) if remove_leaks else split
     if (leaks := leakage(split)).is_suspicious:
@@ -305,22 +310,26 @@ def train_run(
         start=None if start is None else str(start),
         start_fingerprint=None if before is None else before.fingerprint,
     )
+    asked = [model_name, record.config, record.training, seed, record.start_fingerprint]
+    check_alike({"data": record.fingerprint, "settings": asked}, ranks)
     run = Run(out, record)
-    resuming = resume and (out / RECORD).exists()
+    resuming = ranks.agree(lambda: resume and (out / RECORD).exists())
     if resuming:
-        _check_same(open_run(out).record, record, out)
-        if run.finished:
+        ranks.agree(lambda: _check_same(open_run(out).record, record, out))
+        if ranks.agree(lambda: run.finished):
             return run
-    with alone_in(out), explaining_allocation():
+    with alone_in(out) if ranks.leads else nullcontext(), explaining_allocation():
         model = model_class(model_name)(split.train, config, Randomness(seed)).to(chosen_device)
         if before is not None:
             start_from(model, before)
-        if not resuming:
+        if not resuming and ranks.leads:
             _begin(run)
-        _train(run, lambda: fit(model, split, training, out, resuming, watcher), model)
-        found = beside_rivals(run.artifact.served(), split, model_name, training.k, seed)
-        if found:
-            write_json(out / RIVALS, found)
+        _train(run, lambda: fit(model, split, training, out, resuming, watcher, ranks), model, ranks)
+        if ranks.leads:
+            found = beside_rivals(run.artifact.served(), split, model_name, training.k, seed)
+            if found:
+                write_json(out / RIVALS, found)
+        ranks.wait()  # whoever starts the ranks again has to know that all is written
         return run
 
 
@@ -357,17 +366,18 @@ def fit_recommender(
     return Recommender(replace(contents_of(trained, description), parameters=model_state(trained)))
 
 
-def _train(run: Run, training: Callable[[], FitResult], model: Model) -> None:
+def _train(run: Run, training: Callable[[], FitResult], model: Model, ranks: Ranks) -> None:
     """Train and save the artifact; also that of the best epoch when the loss stops being finite."""
     try:
         result = training()
     except TrainingInterrupted as error:
         raise TrainingInterrupted(error.epoch, run.resume_command) from None
     except LossNotFinite as error:
-        if error.result:
+        if error.result and ranks.leads:
             _finish(run, model, error.result)
         raise
-    _finish(run, model, result)
+    if ranks.leads:
+        _finish(run, model, result)
 
 
 def _finish(run: Run, model: Model, result: FitResult) -> None:

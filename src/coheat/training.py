@@ -180,8 +180,8 @@ def fit(
     With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
     last checkpoint with exactly the numbers an uninterrupted run would have had. A model with a backbone
     that has no pretrained vectors yet gets them first. Without a `watcher` a bar is shown where somebody
-    looks, in a terminal or a notebook; `watcher=Watcher()` is silent. Of several `ranks`, each in a process of
-    its own that calls this alike, the leading one has the trained model afterwards.
+    looks, in a terminal or a notebook; `watcher=Watcher()` is silent. Several `ranks`, each a
+    process that calls this alike, train together, and the leading one has the model afterwards.
     """
     if watcher is None:
         from coheat.progress import ProgressBar
@@ -347,7 +347,9 @@ class _Run:
         for batch in self.model.batches(self.settings.batch_size):
             with shared_by(self.ranks):
                 for name, term in self.model.step(batch, self.optimizers).items():
-                    found.setdefault(name, []).append(term)  # read at the end: reading now would wait for a GPU
+                    found.setdefault(name, []).append(
+                        term
+                    )  # read at the end: reading now would wait for a GPU
             self.ranks.check_stop()
             self.watcher.batch()
         numbers = self.ranks.agree(
@@ -408,8 +410,8 @@ class _Run:
             self.best_state = set_aside(own_state(self.model, parts["best"], self.ranks), self.directory)
         if len(set(self.ranks.collect(standing.epoch))) > 1:
             raise TrainingError(
-                f"{self.checkpoints.directory}: not all ranks find the same checkpoint there; it has to be one "
-                "directory that all machines share"
+                f"{self.checkpoints.directory}: not all ranks find the same checkpoint there; it has to be "
+                "one directory that all machines share"
             )
         if self.ranks.leads:
             self.history = self.checkpoints.cut_history(standing.epoch)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, problem
+from coheat.cli.output import console, note, print_json, problem
 
 if TYPE_CHECKING:
     from coheat.artifact import Description
+    from coheat.runs import Run
+    from coheat.workers.job import Job
 
 
 @app.command()
@@ -56,6 +58,21 @@ def train(
     mlflow: str | None = typer.Option(
         None, metavar="EXPERIMENT", help="Also log to this experiment of MLflow (MLFLOW_TRACKING_URI)."
     ),
+    workers: int | None = typer.Option(
+        None,
+        min=1,
+        metavar="N",
+        help="Train with N processes that share the rows: the same numbers for any N (docs/distributed.md). "
+        "A process that is killed is started again.",
+    ),
+    rendezvous: str | None = typer.Option(
+        None,
+        metavar="HOST:PORT",
+        help="Where workers on several machines meet: an address of the machine with --rank 0.",
+    ),
+    rank: int | None = typer.Option(
+        None, min=0, metavar="K", help="Which of the N workers this machine runs, from 0 to N - 1."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON."),
 ) -> None:
     """Train a model on the data in DIR, and show how it stands beside counting and popularity.
@@ -73,36 +90,34 @@ def train(
         coheat train shop --out runs/trial --tensorboard logs/trial
 
         coheat train data/Youshu --model coheat --preset youshu --seed 0 --out runs/youshu
+
+        coheat train shop --out /shared/runs/shop --workers 2 --rendezvous 10.0.0.5:29500 --rank 0
     """
     from coheat.config import parse_overrides
-    from coheat.progress import ProgressBar
-    from coheat.runs import train_run
-    from coheat.training import TrainingInterrupted, Watcher
-    from coheat.watchers import MLflow, Several, TensorBoard
+    from coheat.errors import ConfigError
+    from coheat.workers.job import Job
 
-    watchers: list[Watcher] = [] if quiet else [ProgressBar()]
-    watchers += [] if tensorboard is None else [TensorBoard(tensorboard)]
-    watchers += [] if mlflow is None else [MLflow(mlflow)]
     overrides = parse_overrides(settings) | ({} if epochs is None else {"epochs": epochs})
-    try:
-        run = train_run(
-            directory,
-            out,
-            model_name=model,
-            preset=preset,
-            overrides=overrides,
-            seed=seed,
-            scenario=scenario,
-            device=device,
-            resume=resume,
-            overwrite=overwrite,
-            watcher=Several(*watchers),
-            remove_leaks=remove_leaks,
-            start=start,
-        )
-    except TrainingInterrupted as error:
-        problem(str(error))
-        raise typer.Exit(130) from None
+    job = Job(
+        data=str(directory),
+        out=str(out),
+        model=model,
+        preset=preset,
+        overrides=overrides,
+        seed=seed,
+        scenario=scenario,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        remove_leaks=remove_leaks,
+        start=None if start is None else str(start),
+        quiet=quiet,
+        tensorboard=None if tensorboard is None else str(tensorboard),
+        mlflow=mlflow,
+    )
+    if workers is None and (rendezvous, rank) != (None, None):
+        raise ConfigError("--rendezvous and --rank are for several processes; say how many with --workers N")
+    run = _train(job) if workers is None else _train_together(job, workers, rendezvous, rank)
     about = run.artifact.description
     if as_json:
         print_json(
@@ -127,6 +142,35 @@ def train(
         _show_rivals(run.rivals, about.model)
     following = f"coheat evaluate {out}" if about.metrics else f"coheat recommend {out} --user ID"
     console.print(f"next: {following}", highlight=False, markup=False)
+
+
+def _train(job: Job) -> Run:
+    from coheat.training import TrainingInterrupted
+    from coheat.workers.job import train_job
+
+    try:
+        return train_job(job)
+    except TrainingInterrupted as error:
+        problem(str(error))
+        raise typer.Exit(130) from None
+
+
+def _train_together(job: Job, workers: int, rendezvous: str | None, rank: int | None) -> Run:
+    from coheat.workers.launch import Interrupted, train_together
+
+    try:
+        train_together(job, workers, rendezvous, rank, note)
+    except Interrupted as error:
+        problem(str(error))
+        raise typer.Exit(130) from None
+    if rank:
+        console.print(
+            f"rank {rank} is done; rank 0 keeps the run in {job.out}", highlight=False, markup=False
+        )
+        raise typer.Exit
+    from coheat.runs import open_run
+
+    return open_run(job.out)
 
 
 def _epochs(about: Description) -> str:

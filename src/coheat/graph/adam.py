@@ -42,8 +42,8 @@ def deferred_parts(table: Tensor) -> list[Part] | None:
 class Adam(torch.optim.Adam):
     """`torch.optim.Adam` with the same state, which also takes deferred gradients.
 
-    Where several processes train together (`ranks`), each updates the rows that it owns, has the moments of just
-    these, and gets the others' rows from their owners.
+    Where several processes train together (`ranks`), each updates the rows that it owns, has the moments of
+    just these, and gets the others' rows from their owners.
     """
 
     def __init__(self, parameters: Any, lr: float, weight_decay: float):

@@ -1,8 +1,8 @@
 """Processes that train one model together. Each is a rank, which owns some rows of every table.
 
-Whatever is computed for a row is computed by one process, with the additions in the order of a single process,
-and copied to the others. Nothing is ever added up across processes, because a sum of floats depends on how it
-is cut: so any number of processes gives the same numbers, to the last bit.
+The new numbers of a row are computed by its owner, with the additions in the order of a single process, and
+copied to the others. Nothing is ever added up across processes, because a sum of floats depends on how it is
+cut: so any number of processes gives the same numbers, to the last bit.
 
 What goes from one process to another are floats and JSON, nothing that is executed where it arrives.
 """
@@ -58,7 +58,7 @@ class Ranks:
         return slice(start, stop)
 
     def exchange(self, *pieces: tuple[Floats, Indices]) -> None:
-        """Fill the rows of others in contiguous arrays (n, ...): rank r has boundaries[r] to boundaries[r + 1].
+        """Fill the others' rows of contiguous arrays (n, ...): rank r has boundaries[r] to boundaries[r + 1].
 
         All arrays go in one message. Its last number says whether somebody was asked to stop.
         """
@@ -144,7 +144,7 @@ class Ranks:
             raise KeyboardInterrupt
 
     def check_stop(self) -> None:
-        """A KeyboardInterrupt, in all ranks alike, if one of them was asked to stop before the last exchange."""
+        """A KeyboardInterrupt, in all ranks alike, if one was asked to stop before the last exchange."""
         if self._stopping or (self.size == 1 and self._asked_to_stop):
             self._asked_to_stop = self._stopping = False
             raise KeyboardInterrupt

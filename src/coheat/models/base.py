@@ -94,8 +94,8 @@ class Model(nn.Module):
     dropout_rng: np.random.Generator
     """Where an epoch's dropout is drawn from; each epoch has its own."""
     shares_rows: ClassVar[bool] = False
-    """Whether several processes can train it together: all its parameters are tables whose gradients `Adam` adds
-    up row by row (`deferred_gradients`)."""
+    """Whether several processes can train it together: all its parameters are tables whose gradients `Adam`
+    adds up row by row (`deferred_gradients`)."""
     is_served: bool = True
     """Whether this process serves what it trains; if not, what only `served` needs may be left out."""
     learns: ClassVar[bool] = True

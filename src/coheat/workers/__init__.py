@@ -1,0 +1,1 @@
+"""One training by several processes: who starts them, watches them, and starts them again."""

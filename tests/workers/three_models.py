@@ -1,0 +1,31 @@
+"""Train CoHeat, CrossCBR and Ember as one of several ranks: `three_models.py DATA OUT RANK SIZE PORT`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from coheat.graph.ranks import ALONE, Ranks
+from coheat.runs import train_run
+from coheat.training import Watcher
+from coheat.workers.rank import Place, meet
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "coheat": {"share_users": False, "weight_decay_as": "loss"},
+    "crosscbr": {"n_layers": 2, "selection": "recall"},
+    "ember": {"rehearsal_epochs": 2, "companion_size": 8},
+}
+"""Options in which tables, gradients and choices differ from the usual ones."""
+SHORT = {"epochs": 3, "batch_size": 256, "embedding_size": 12, "evaluate_every": 2}
+
+
+def train_three(data: Path, out: Path, ranks: Ranks = ALONE) -> None:
+    for model, settings in SETTINGS.items():
+        train_run(data, out / model, model, overrides=SHORT | settings, watcher=Watcher(), ranks=ranks)
+
+
+if __name__ == "__main__":
+    rank, size, port = map(int, sys.argv[3:])
+    meet(Place(rank, size, "127.0.0.1", port, None, 120, 1))
+    train_three(Path(sys.argv[1]), Path(sys.argv[2]), Ranks(rank, size))
