@@ -253,7 +253,7 @@ class _Run:
         settings: TrainingSettings,
         directory: Path | None,
         watcher: Watcher,
-        ranks: Ranks,
+        ranks: Ranks = ALONE,
     ):
         self.model, self.split, self.settings, self.watcher = model, split, settings, watcher
         self.ranks = ranks
