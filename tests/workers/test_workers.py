@@ -58,9 +58,9 @@ def test_two_and_three_processes_learn_what_one_learns(data: Path, tmp_path: Pat
         assert process.returncode == 0, errors
     for model in SETTINGS:
         expected = weights(tmp_path / "1" / model)
-        for size in ("2", "3"):
-            assert weights(tmp_path / size / model) == expected, f"{model}, {size} processes"
-            assert not list((tmp_path / size / model).glob("*of*")), "checkpoints are cleared away"
+        for several in (tmp_path / "2", tmp_path / "3"):
+            assert weights(several / model) == expected, f"{model}, {several.name} processes"
+            assert not list((several / model).glob("*of*")), "checkpoints are cleared away"
 
 
 def test_whatever_is_killed_or_interrupted_the_end_is_the_same(data: Path, tmp_path: Path) -> None:
