@@ -346,19 +346,18 @@ class _Run:
         self.model.begin_epoch(progress)
         for batch in self.model.batches(self.settings.batch_size):
             with shared_by(self.ranks):
-                for name, term in self.model.step(batch, self.optimizers).items():
-                    found.setdefault(name, []).append(
-                        term
-                    )  # read at the end: reading now would wait for a GPU
+                terms = self.model.step(batch, self.optimizers)
+            for name, term in terms.items():
+                found.setdefault(name, []).append(term)  # read at the end: reading now would wait for a GPU
             self.ranks.check_stop()
             self.watcher.batch()
         numbers = self.ranks.agree(
             lambda: {name: torch.stack(values).double().tolist() for name, values in found.items()}
         )
-        terms = {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
-        if not all(values.isfinite().all() for values in terms.values()):
-            raise self.not_finite(terms, progress.epoch)
-        return {name: float(values.mean()) for name, values in terms.items()}
+        by_batch = {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
+        if not all(values.isfinite().all() for values in by_batch.values()):
+            raise self.not_finite(by_batch, progress.epoch)
+        return {name: float(values.mean()) for name, values in by_batch.items()}
 
     def validate(self) -> dict[str, float]:
         self.model.eval()

@@ -27,5 +27,5 @@ def train_three(data: Path, out: Path, ranks: Ranks = ALONE) -> None:
 
 if __name__ == "__main__":
     rank, size, port = map(int, sys.argv[3:])
-    meet(Place(rank, size, "127.0.0.1", port, None, 120, 1))
+    meet(Place(rank, size, "127.0.0.1", port, None, 120))
     train_three(Path(sys.argv[1]), Path(sys.argv[2]), Ranks(rank, size))

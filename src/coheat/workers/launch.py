@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -128,8 +129,8 @@ class _Start:
 
     def _begin(self, number: int, listening: int | None) -> None:
         own = listening if number == 0 else None
-        threads = max(n_threads() // len(self.numbers), 1)
-        place = Place(number, self.size, self.host, self.port, own, PATIENCE, threads)
+        place = Place(number, self.size, self.host, self.port, own, PATIENCE)
+        threads = max(n_threads() // len(self.numbers), 1)  # of those that this machine has for all of them
         # All ranks end in the same way, so one of them is heard; what others say is shown if they crash.
         aside = None
         if self.processes:
@@ -141,6 +142,7 @@ class _Start:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=aside,
+            env={**os.environ, "COHEAT_THREADS": str(threads)},
             pass_fds=() if own is None else (own,),
             start_new_session=True,
             text=True,

@@ -38,7 +38,7 @@ LAST_SECONDS = 60.0
 class Place:
     """Which rank this is, and where all meet. `listening` is the open socket of the leading one.
 
-    `patience` is how many seconds to wait for the others to come, `threads` how many threads it may use.
+    `patience` is how many seconds to wait for the others to come.
     """
 
     rank: int
@@ -47,7 +47,6 @@ class Place:
     port: int
     listening: int | None
     patience: float
-    threads: int
 
 
 def main() -> None:
@@ -73,11 +72,9 @@ def run(job: Job, place: Place) -> int:
     """Take part in a training; the status to end with."""
     from coheat.errors import CoheatError
     from coheat.graph.ranks import PeerLost, Ranks
-    from coheat.threads import limit_threads
     from coheat.training import TrainingInterrupted
     from coheat.workers.job import train_job
 
-    limit_threads(place.threads)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     ranks = Ranks(place.rank, place.size)
     signal.signal(signal.SIGINT, lambda *_: ranks.interrupt())
