@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from coheat.data.dataset import BundleData, pairs
 from coheat.data.merging import Recorded, Row, WrittenBundle, merge
+from coheat.data.said_columns import SaidColumns
 from coheat.data.tables import from_frames
 
 pa = pytest.importorskip("pyarrow")
@@ -69,7 +71,8 @@ def test_interactions_showings_and_bundles_are_added_with_their_times() -> None:
     assert data.shown.timestamps.tolist() == [310]
     assert merged.counts == {
         "interactions": 3, "showings": 1, "withdrawn": 0, "new_users": 1, "new_bundles": 1,
-        "changed_bundles": 0, "ended_bundles": 1, "of_unknown_bundles": 1,
+        "changed_bundles": 0, "ended_bundles": 1, "described_bundles": 0, "described_items": 0,
+        "of_unknown_bundles": 1, "unfit_values": 0,
     }  # fmt: skip
 
 
@@ -151,3 +154,38 @@ def test_data_without_times_get_none() -> None:
     merged = merge(plain, Recorded(ROWS[:1], [], 1))
     assert taken(merged.data) == {("ann", "winter"): None, ("ann", "summer"): None}
     assert merged.ledger == ROWS[:1]
+
+
+SAID = [
+    SaidColumns("bundle", "summer", {"title": "Summer", "available": False, "stock": 3, "price": "cheap"}),
+    SaidColumns(
+        "bundle", "spring", {"ends": "2031-05-01", "launched": 170, "title": "Spring", "price": None}
+    ),
+    SaidColumns("bundle", "nowhere", {"title": "?"}),
+    SaidColumns("item", "rope", {"category": "CAMPING"}),
+    SaidColumns("item", "tent", {"title": "Tent"}),
+]
+
+
+def test_what_was_said_stands_in_the_columns() -> None:
+    """Collecting lost all of it, and with it what is out of stock."""
+    bundles = pa.table({"bundle_id": ["summer", "winter"], "price": [10.0, 20.0], "title": ["Sun", "Snow"]})
+    recorded = replace(RECORDED, columns=SAID)
+    merged = merge(shop(bundles=bundles), recorded)
+    data = merged.data
+    found = data.described_bundles()
+    rows = [data.bundles.index[name] for name in ("summer", "winter", "spring")]
+    assert [found.values(row, ["title", "price", "available", "stock"]) for row in rows] == [
+        {"title": "Summer", "price": 10, "available": False, "stock": 3},
+        {"title": "Snow", "price": 20, "available": None, "stock": None},
+        {"title": "Spring", "price": None, "available": None, "stock": None},
+    ]
+    assert data.launched is not None
+    assert data.launched[rows[2]] == 170
+    assert found.values(rows[2], ["ends"]) == {"ends": "2031-05-01"}
+    assert data.item_attributes.values(data.items.index["rope"]) == {"category": "CAMPING", "title": None}
+    assert merged.counts["described_bundles"] == merged.counts["described_items"] == 2
+    assert merged.counts["unfit_values"] == 1
+    again = merge(data, recorded, merged.ledger)
+    assert again.data.fingerprint == data.fingerprint
+    assert again.counts["described_bundles"] == again.counts["described_items"] == 0

@@ -43,6 +43,9 @@ def record(address: str) -> None:
     assert ask(address, "POST", "/v1/interactions", shown)[0] == 201
     assert ask(address, "POST", "/v1/interactions", {"user_id": "u4", "bundle_id": "fresh"})[0] == 201
     assert ask(address, "DELETE", "/v1/bundles/b79")[0] in (200, 204)
+    said = {"title": "Fresh", "available": False, "ends": "2031-05-01", "stock": 3}
+    assert ask(address, "PATCH", "/v1/bundles/fresh", said)[0] == 200
+    assert ask(address, "PATCH", "/v1/items/i4", {"category": "TEA"})[0] == 200
 
 
 def taken(data: BundleData) -> set[tuple[str, str]]:
@@ -78,6 +81,11 @@ def test_collecting_merges_once_and_again_changes_nothing(shop: Place, tmp_path:
     assert after.launched[after.bundles.index["fresh"]] == pytest.approx(time.time(), abs=3600)
     assert after.ends[after.bundles.index["b79"]] == pytest.approx(time.time(), abs=3600)
     assert len(after.shown) == 1
+    about = after.described_bundles().values(after.bundles.index["fresh"])
+    assert {name: about[name] for name in ("title", "available", "ends", "stock")} == {
+        "title": "Fresh", "available": False, "ends": "2031-05-01", "stock": 3,
+    }  # fmt: skip
+    assert after.item_attributes.values(after.items.index["i4"]) == {"category": "TEA"}
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "both").iterdir()}
     assert coheat(*words)["is_unchanged"]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "both").iterdir()} == stamps

@@ -64,6 +64,8 @@ def say_collected(counts: dict[str, int]) -> None:
         "new_bundles": "new bundles",
         "changed_bundles": "bundles with other items",
         "ended_bundles": "bundles ended",
+        "described_bundles": "bundles with other columns",
+        "described_items": "items with other columns",
     }
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts.get(name)]
     console.print(
@@ -71,3 +73,7 @@ def say_collected(counts: dict[str, int]) -> None:
     )
     if unknown := counts.get("of_unknown_bundles"):
         note(f"{unknown} interactions are with bundles that the tables do not have; left out")
+    if unfit := counts.get("unfit_values"):
+        note(
+            f"{unfit} values do not fit the columns of the tables (a text where they have numbers); left out"
+        )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coheat.data.dataset import BundleData, Indices, Moments, Shown, Sparse, pairs, relation
+from coheat.data.said_columns import SaidColumns, with_columns
 from coheat.ids import Vocabulary
 
 SHOWN = "shown"
@@ -51,6 +52,7 @@ class Recorded:
     rows: Sequence[Row]
     bundles: Sequence[WrittenBundle]
     sequence: int
+    columns: Sequence[SaidColumns] = ()
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,16 @@ def merge(
 
     Interactions of the kinds in `positive` are taken bundles, showings go to `shown`; others are left out. So
     are those with bundles that neither the data nor the source describe. Times of interactions are kept where
-    the data have some for all others, or no others.
+    the data have some for all others, or no others. What was said of bundles and items stands in their
+    columns, also where it is another launch or end than that of publishing or removing; what does not fit a
+    column of the data is left out.
     """
     gone = _withdrawn(recorded, ledger)
     data = _without(data, gone)
     wanted = [row for row in recorded.rows if row.kind == SHOWN or row.kind in positive]
     data, n_bundles, n_changed, n_ended = _with_bundles(data, recorded.bundles)
+    told = with_columns(data, recorded.columns)
+    data = told.data
     kept = [row for row in ledger if row not in gone]
     known = set(kept)
     fresh = [row for row in wanted if row not in known and row.bundle_id in data.bundles.index]
@@ -91,7 +97,10 @@ def merge(
         "new_bundles": n_bundles,
         "changed_bundles": n_changed,
         "ended_bundles": n_ended,
+        "described_bundles": told.bundles,
+        "described_items": told.items,
         "of_unknown_bundles": sum(row.bundle_id not in data.bundles.index for row in wanted),
+        "unfit_values": told.unfit,
     }
     return Merged(data, sorted([*kept, *taken, *showings]), counts)
 

@@ -35,6 +35,8 @@ COLUMNS = pa.schema(
 )
 TAKEN = ("took",)
 KINDS = ("shown", "clicked", "took")
+LEFT_OUT = ("of_unknown_bundles", "unfit_values")
+"""Counts of what was not collected."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Collected:
     @property
     def has_news(self) -> bool:
         """Whether the data are other than those that were collected into."""
-        return any(count for name, count in self.counts.items() if name != "of_unknown_bundles")
+        return any(count for name, count in self.counts.items() if name not in LEFT_OUT)
 
 
 def collect(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coheat.data.merging import Recorded, Row, WrittenBundle
+from coheat.data.said_columns import SaidColumns
 from coheat.errors import ConfigError
 from coheat.retraining.client import Client, is_address
 
@@ -44,7 +45,8 @@ def _from_state(place: Path) -> Recorded:
             )
             for one in records.bundles()
         ]
-    return Recorded(rows, bundles, until)
+        said = [SaidColumns(one.subject, one.id, one.columns) for one in records.details()]
+    return Recorded(rows, bundles, until, said)
 
 
 def _from_service(client: Client) -> Recorded:
@@ -68,8 +70,10 @@ def _from_service(client: Client) -> Recorded:
         )
         for row in bundles
     ]
-    numbers = [row.sequence for row in rows] + [int(row["sequence"]) for row in bundles]
-    return Recorded(rows, written, max(numbers, default=0))
+    columns = list(_pages(client, "/v1/columns", "columns"))
+    said = [SaidColumns(row["subject"], str(row["id"]), row["columns"]) for row in columns]
+    numbers = [row.sequence for row in rows] + [int(row["sequence"]) for row in (*bundles, *columns)]
+    return Recorded(rows, written, max(numbers, default=0), said)
 
 
 def _pages(client: Client, path: str, name: str) -> Iterator[dict[str, Any]]:
