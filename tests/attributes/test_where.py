@@ -28,9 +28,9 @@ SECONDS = {"1970-01-01": 0, "2000-01-01T00:00:00Z": 946_684_800}
 def questions(draw: st.DrawFn) -> tuple[Attributes, dict[str, dict[str, Any]]]:
     table = draw(attributes(N))
     where: dict[str, dict[str, Any]] = {}
-    for name in draw(st.lists(st.sampled_from(list(table) or ["title"]), unique=True, max_size=3)):
-        column = table.get(name)
-        kind = column.kind if column is not None else "text"
+    names = st.lists(st.sampled_from(list(table)), unique=True, max_size=3) if table else st.just([])
+    for name in draw(names):
+        kind = table.columns[name].kind
         values = st.sampled_from(WANTED[kind])
         known = ["is", "in", "not_in", "missing"]
         known += ["contains"] if kind == "text" else []
@@ -72,12 +72,12 @@ def test_a_filter_is_what_it_says(question: tuple[Attributes, dict[str, dict[str
     for row in range(N):
         holds = []
         for name, conditions in where.items():
-            column = table.get(name)
-            value = None if column is None else column.value(row)
-            if column is not None and column.kind == "time" and value is not None:
+            column = table.columns[name]
+            value = column.value(row)
+            if column.kind == "time" and value is not None:
                 value = float(column.data[row])
             for operator, wanted in conditions.items():
-                if column is not None and column.kind == "time" and operator != "missing":
+                if column.kind == "time" and operator != "missing":
                     seconds = [SECONDS.get(one, one) for one in np.atleast_1d(np.array(wanted, object))]
                     wanted = seconds if isinstance(wanted, list) else seconds[0]
                 holds.append(slowly(value, operator, wanted))
@@ -103,6 +103,8 @@ def test_a_change_makes_a_new_table(table: Attributes, titles: dict[int, str | N
     for row in range(N + 4):
         title = titles[row] if row in titles else before[row]["title"]
         assert changed.values(row, ["title", "price"]) == {"title": title, "price": before[row]["price"]}
+    if "title" not in changed:
+        return
     wanted = matching(changed, {"title": {"is": "new"}}, N + 4)
     assert np.flatnonzero(wanted).tolist() == [row for row in sorted(titles) if titles[row] == "new"]
 
@@ -120,6 +122,8 @@ TABLE = Attributes(
     ("where", "said"),
     [
         ({"colour": {"is": "red"}}, "there is no column 'colour'; the columns are: title, price, available"),
+        # Understood by name, and not there: this gave an empty list, as if there were no tea.
+        ({"category": {"in": ["TEA"]}}, "there is no column 'category'; the columns are: title, price"),
         ({"price": {"like": 3}}, "where, price: there is no operator 'like'; there are is, in, not_in"),
         ({"price": {"is": "3"}}, "where, price: is is a number; '3' is not"),
         ({"price": {"at_most": None}}, "where, price: at_most needs a value"),
@@ -137,11 +141,6 @@ TABLE = Attributes(
 def test_what_is_no_filter_is_refused_in_a_sentence(where: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         matching(TABLE, where, 2)
-
-
-def test_a_name_that_is_understood_may_be_asked_for_where_nothing_is_known() -> None:
-    assert matching(TABLE, {"ends": {"missing": True}}, 2).all()
-    assert not matching(TABLE, {"category": {"in": ["TEA"]}}, 2).any()
 
 
 def test_every_operator_is_documented() -> None:

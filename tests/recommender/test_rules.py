@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from coheat.batch import recommend_all
 from coheat.errors import ArtifactError, ConfigError
 from coheat.ids import Vocabulary
 from coheat.recommender import Recommender, Rules
-from coheat.served import Block, Served
+from coheat.served import Block, Knob, Served
 
 N, N_ITEMS, N_USERS = 12, 6, 3
 
@@ -32,7 +33,8 @@ def shop_of(seed: int) -> Recommender:
     taken, held = rng.random((N_USERS, N)) < 0.15, rng.random((N, N_ITEMS)) < 0.4
     known = relations(taken, np.zeros((N_USERS, N_ITEMS)), held)
     block = Block("score", "items", 2, items=np.ones((N_ITEMS, 2), dtype=np.float32))
-    served = Served.create(known, [(block, users, bundles)])
+    youth = (rng.random(N) < 0.5).astype(np.float32)
+    served = Served.create(known, [(block, users, bundles)], youth=youth)
     people, sold, parts = (
         Vocabulary(names(kind, size), kind)
         for kind, size in (("user", N_USERS), ("bundle", N), ("item", N_ITEMS))
@@ -60,6 +62,9 @@ def slowly(shop: Recommender, user: str, k: int, rules: Mapping[str, Any], exclu
     items = {name: set(shop.bundle(name).item_ids) for name in factor}
     category_of = {name: shop.fields_of(name, ["category"])["category"] for name in factor}
 
+    young = {name for name in factor if shop._catalogue.bundles.is_young[shop._catalogue.rows[name]]}
+    most_young = int(rules["at_most_young"] * k) if "at_most_young" in rules else N
+
     def alike(one: str, other: str) -> bool:
         return len(items[one] & items[other]) * 2 > min(len(items[one]), len(items[other]))
 
@@ -75,6 +80,8 @@ def slowly(shop: Recommender, user: str, k: int, rules: Mapping[str, Any], exclu
             same = sum(category_of[other] == category_of[name] for other in everybody)
             most = rules.get("at_most_per_category")
             if most and category_of[name] is not None and same >= most:
+                continue
+            if name in young and len(young.intersection(everybody)) >= most_young:
                 continue
             neighbours = [*found[-1:], *([pins[place + 1]] if place + 1 in pins else [])]
             if rules.get("diverse") and any(alike(name, other) for other in neighbours):
@@ -105,6 +112,7 @@ some_rules = st.fixed_dictionaries(
             max_size=2,
         ),
         "at_most_per_category": st.integers(1, 3),
+        "at_most_young": st.sampled_from([0.0, 0.25, 0.5, 1.0]),
         "diverse": st.booleans(),
     },
 )
@@ -150,6 +158,42 @@ def test_what_leaves_a_list_short_is_said() -> None:
     ]
 
 
+def test_at_most_a_share_of_young_ones_where_they_are_the_best_by_far() -> None:
+    """Only the model's own limit held, which nobody can set for one list; and with rules not even that."""
+    n, half = 600, 300
+    known = relations(np.zeros((1, n)), np.zeros((1, 2)), np.zeros((n, 2)))
+    block = Block("score", "items", 1, items=np.ones((2, 1), dtype=np.float32))
+    scores = np.arange(n, 0, -1, dtype=np.float32)[:, None]
+    youth = np.repeat(np.float32([1, 0]), half)
+    lines = ((0.0, 0.0), (0.0, 0.0))
+    knob = Knob(1.0, (0.0, 1.0), (0.0, 1.0), lines, (0.0, 0.3), "")
+    served = Served.create(known, [(block, np.ones((1, 1), np.float32), scores)], youth=youth)
+    ids = (
+        Vocabulary(["u0"], "user"),
+        Vocabulary(names("bundle", n), "bundle"),
+        Vocabulary(["i0", "i1"], "item"),
+    )
+    free = Recommender(Contents(served, *ids, NOWHERE))
+    limited = Recommender(Contents(replace(served, knobs={"welcome": knob}), *ids, NOWHERE))
+
+    def young(shop: Recommender, k: int = 10, **rules: Any) -> int:
+        found = shop.recommend(["u0"], k, rules=rules)
+        assert len(found) == k
+        return sum(int(row.bundle_id[1:]) < half for row in found)
+
+    assert (young(free), young(free, at_most_young=0.25), young(free, at_most_young=0)) == (10, 2, 0)
+    assert (young(limited), young(limited, at_most_young=0.1), young(limited, at_most_young=0.9)) == (3, 1, 3)
+    assert young(limited, diverse=True) == 3
+    assert young(limited, at_most_young=0.5, pin={"b4": 1, "b5": 2, "b6": 3, "b7": 4}) == 4
+    assert young(free, 200, at_most_young=0.01) == 2
+    whole = [row.bundle_id for row in limited.recommend(["u0"], 400, rules={"diverse": True})]
+    assert sum(int(name[1:]) < half for name in whole) == 120
+    few = limited.recommend(["u0"], 10, candidates=names("bundle", 20), rules={"at_most_young": 0.5})
+    assert len(few) == 5
+    assert "fit the rules" in few.notes[-1]
+    assert len(limited.recommend(["u0"], 8, candidates=names("bundle", 8), rules={"pin": {"b1": 1}})) == 8
+
+
 def test_strangers_get_their_rules_too_and_nothing_twice() -> None:
     shop = shop_of(1)
     first = [row.bundle_id for row in shop.recommend(["stranger"], 4)]
@@ -184,6 +228,7 @@ def test_what_was_shown_lately_is_not_shown_again() -> None:
         ({"boost": [{"factor": 2}]}, "a boost needs `bundles` or `where`"),
         ({"boost": [{"factor": 2, "where": {"size": {"is": 1}}}]}, "there is no column 'size'"),
         ({"at_most_per_category": 0}, "at_most_per_category = 0"),
+        ({"at_most_young": 20}, "at_most_young = 20"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused_in_a_sentence(rules: dict[str, Any], said: str) -> None:

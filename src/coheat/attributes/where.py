@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coheat.attributes.column import UNDERSTOOD, Column, Kind, column_of, fitting
+from coheat.attributes.column import Column, Kind, fitting
 from coheat.attributes.table import Attributes, no_column
 from coheat.errors import ConfigError
 from coheat.ids import shortened
@@ -55,9 +55,7 @@ def matching(table: Attributes, where: Where, n: int) -> Mask:
     for name, conditions in where.items():
         column = table.get(name)
         if column is None:
-            if name not in UNDERSTOOD:
-                raise no_column(name, table)
-            column = column_of((), UNDERSTOOD[name], name)
+            raise no_column(name, table)
         for operator, wanted in conditions.items():
             found &= _holds(column, n, name, operator, wanted)
     found.flags.writeable = False

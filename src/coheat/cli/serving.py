@@ -45,7 +45,7 @@ RULES: Any = typer.Option(
     None,
     metavar="JSON",
     help="Rules for the order of lists: "
-    '\'{"pin": {"summer": 1}, "at_most_per_category": 3, "diverse": true, '
+    '\'{"pin": {"summer": 1}, "at_most_per_category": 3, "at_most_young": 0.3, "diverse": true, '
     '"boost": [{"factor": 2, "where": {"category": {"is": "TEA"}}}]}\'.',
 )
 ON: Any = typer.Option(

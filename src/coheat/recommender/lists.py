@@ -17,7 +17,7 @@ from coheat.recommender.choosing import Chosen
 from coheat.recommender.known import Known, Moment, known_of
 from coheat.recommender.rules import Arrangement
 from coheat.served import People
-from coheat.served.ranking import ROWS, Floats, Positions, Ranked, Scored, ahead
+from coheat.served.ranking import ROWS, Floats, Positions, Ranked, Ration, Scored, ahead
 from coheat.served.relations import NOTHING
 from coheat.storage import release_pages
 
@@ -117,7 +117,8 @@ def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> It
     alone = (together + 8) * np.count_nonzero(asked.chosen.allowed) < together * everything
     columns = asked.columns if alone else NOTHING
     hidden = ~asked.chosen.allowed
-    ration = moment.served.ration(moment.catalogue.bundles)
+    own = moment.served.ration(moment.catalogue.bundles)
+    ration = own if asked.arrangement is None else asked.arrangement.ration(own)
     memory = [np.empty((0 if alone else min(n, ROWS), everything), np.float32) for _ in range(1 + (n > ROWS))]
 
     def scored(block: Block, scratch: Floats) -> tuple[Block, Scored]:
@@ -127,10 +128,10 @@ def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> It
 
     jobs = (partial(scored, *job) for job in zip(blocks, cycle(memory), strict=False))
     for block, found in ahead(jobs) if n > ROWS else (job() for job in jobs):
-        yield block, _arranged(asked, found.ranked(asked.depth), found)
+        yield block, _arranged(asked, found.ranked(asked.depth), found, own)
 
 
-def _arranged(asked: Asked, ranked: Ranked, scored: Scored) -> Ranked:
+def _arranged(asked: Asked, ranked: Ranked, scored: Scored, ration: Ration | None) -> Ranked:
     """Lists of k in the order of the rules, from longer ones; where there are no rules, as they are."""
     arrangement = asked.arrangement
     if arrangement is None:
@@ -140,7 +141,7 @@ def _arranged(asked: Asked, ranked: Ranked, scored: Scored) -> Ranked:
     lists = []
     for (rows, scores), known in zip(ranked.split(), pinned.tolist(), strict=False):  # nobody: one empty list
         own = {row: score for row, score in zip(pins.tolist(), known, strict=True) if score > -np.inf}
-        lists.append(arrangement.arranged(rows, scores, own, asked.k))
+        lists.append(arrangement.arranged(rows, scores, own, asked.k, ration))
     return ranked_of(lists)
 
 

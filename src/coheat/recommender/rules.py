@@ -1,10 +1,13 @@
-"""Rules of a shop for its lists: pinned places, boosts, at most so many of a category, no twins side by side.
+"""Rules of a shop for its lists: pinned places, boosts, at most so many of a category, at most a share of the
+young, no twins side by side.
 
 They rearrange the top of a longer list; scores stay the model's.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +21,13 @@ from coheat.config import Settings
 from coheat.errors import ConfigError
 from coheat.ids import shortened
 from coheat.recommender.catalogue import Catalogue
-from coheat.served.ranking import Floats, Positions
+from coheat.served.ranking import Floats, Positions, Ration
 
 LEAST_DEPTH = 200
 TIMES_K = 10
 """Rules choose among the LEAST_DEPTH best bundles of a user, or among TIMES_K k where that is more."""
+YOUNG = object()
+"""Where young bundles are counted, beside categories."""
 MOST = 0.5
 """Two bundles share most items where they share more than this part of the smaller one's."""
 
@@ -41,6 +46,12 @@ class Rules(Settings):
     pin: dict[str, int] = Field({}, description="by bundle id: the place where it stands, from 1")
     boost: tuple[Boost, ...] = Field((), description="factors; where several fit a bundle, their product")
     at_most_per_category: int | None = Field(None, ge=1, description="so many bundles of one category")
+    at_most_young: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of a list that young bundles fill at most, besides the model's limit",
+    )
     diverse: bool = Field(False, description="no two bundles side by side that share most items")
 
     @classmethod
@@ -61,6 +72,10 @@ class Rules(Settings):
         """How many bundles of a list are looked at."""
         return max(LEAST_DEPTH, TIMES_K * k)
 
+    def most_young(self, k: int) -> int | None:
+        """How many bundles of a list may be young."""
+        return None if self.at_most_young is None else math.floor(self.at_most_young * k + 1e-9)
+
 
 @dataclass(frozen=True)
 class Arrangement:
@@ -71,6 +86,8 @@ class Arrangement:
     """Places (from 0) of pinned bundles, by row."""
     factors: npt.NDArray[np.float64] | None
     category: Column | None
+    young: npt.NDArray[np.bool_]
+    """Which bundles are young (`Bundles.is_young`)."""
     items_of: Callable[[int], Positions]
     notes: tuple[str, ...] = ()
     sets: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -88,27 +105,44 @@ class Arrangement:
                 pins[row] = place - 1
         factors = _factors(rules, catalogue) if rules.boost else None
         category = catalogue.described.bundles.get("category")
-        return Arrangement(rules, pins, factors, category, catalogue.items_of, tuple(notes))
+        young = catalogue.bundles.is_young
+        return Arrangement(rules, pins, factors, category, young, catalogue.items_of, tuple(notes))
+
+    def ration(self, own: Ration | None) -> Ration | None:
+        """What the bundles to choose among hold of young ones, where the model's own limit is this one."""
+        share = self.rules.at_most_young
+        return own if share is None or (own and own.share < share) else Ration(self.young, share)
 
     def arranged(
-        self, rows: Positions, scores: Floats, pinned: Mapping[int, float], k: int
+        self,
+        rows: Positions,
+        scores: Floats,
+        pinned: Mapping[int, float],
+        k: int,
+        ration: Ration | None = None,
     ) -> list[tuple[int, float]]:
         """At most k bundles of a list, with their scores, in the order of the rules.
 
         `rows` and `scores` are the best of somebody's list; `pinned` are the scores of those pinned bundles
-        that may be listed to them.
+        that may be listed to them. `ration` is the model's own limit of young ones, which holds as long as
+        there are others.
         """
+        limits = [self.rules.most_young(k)]
+        if ration is not None:
+            limits.insert(0, min(round(ration.share * k), k if limits[0] is None else limits[0]))
         order = self._boosted(rows, scores)
         free = [(int(rows[place]), float(scores[place])) for place in order if int(rows[place]) not in pinned]
         fixed = {self.pins[row]: row for row in pinned}
-        counts: dict[object, int] = {}
+        counts: Counter[object] = Counter()
         for row in pinned:
             self._count(row, counts)
         found: list[tuple[int, float]] = []
         while len(found) < k and (free or fixed):
             if len(found) not in fixed:
                 after = fixed.get(len(found) + 1)
-                place = self._next(free, found[-1][0] if found else None, after, counts)
+                before = found[-1][0] if found else None
+                fitting = (self._next(free, before, after, counts, limit) for limit in limits)
+                place = next((place for place in fitting if place is not None), None)
                 if place is not None:
                     found.append(free.pop(place))
                     self._count(found[-1][0], counts)
@@ -134,11 +168,15 @@ class Arrangement:
         before: int | None,
         after: int | None,
         counts: Mapping[object, int],
+        most_young: int | None,
     ) -> int | None:
         """The place in `free` of the first bundle that may stand between these two."""
+        no_young = most_young is not None and counts[YOUNG] >= most_young
         most = self.rules.at_most_per_category
         for place, (row, _) in enumerate(free):
-            if most is not None and counts.get(self._category(row), 0) >= most:
+            if no_young and self.young[row]:
+                continue
+            if most is not None and counts[self._category(row)] >= most:
                 continue
             if self.rules.diverse and any(
                 other is not None and self._alike(row, other) for other in (before, after)
@@ -150,10 +188,11 @@ class Arrangement:
     def _category(self, row: int) -> object:
         return None if self.category is None else self.category.value(row)
 
-    def _count(self, row: int, counts: dict[object, int]) -> None:
+    def _count(self, row: int, counts: Counter[object]) -> None:
         category = self._category(row)
         if category is not None:  # what is not known is no category
-            counts[category] = counts.get(category, 0) + 1
+            counts[category] += 1
+        counts[YOUNG] += int(self.young[row])
 
     def _alike(self, one: int, other: int) -> bool:
         """Whether two bundles share most items."""

@@ -172,7 +172,7 @@ class Question(Input):
     now: Annotated[Time | None, Field(description="The moment that decides what is on offer.")] = None
     rules: Annotated[
         dict[str, Any] | None,
-        Field(description="pin, boost, at_most_per_category, diverse (docs/catalogue.md)."),
+        Field(description="pin, boost, at_most_per_category, at_most_young, diverse (docs/catalogue.md)."),
     ] = None
     not_shown_for: Annotated[
         float | None,
