@@ -164,7 +164,7 @@ def test_at_most_a_share_of_young_ones_where_they_are_the_best_by_far() -> None:
     known = relations(np.zeros((1, n)), np.zeros((1, 2)), np.zeros((n, 2)))
     block = Block("score", "items", 1, items=np.ones((2, 1), dtype=np.float32))
     scores = np.arange(n, 0, -1, dtype=np.float32)[:, None]
-    youth = np.repeat(np.float32([1, 0]), half)
+    youth = np.repeat(np.array([1, 0], dtype=np.float32), half)
     lines = ((0.0, 0.0), (0.0, 0.0))
     knob = Knob(1.0, (0.0, 1.0), (0.0, 1.0), lines, (0.0, 0.3), "")
     served = Served.create(known, [(block, np.ones((1, 1), np.float32), scores)], youth=youth)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coheat.attributes import Value
 from coheat.errors import CoheatError
+from coheat.recommender.taken import Pairs
 from coheat.service.served import LoadedModel
 from coheat.service.store import BundleChange, Change, Details, Kind, Recorded, Records, Withdrawn
 
@@ -94,10 +95,9 @@ def _record(loaded: LoadedModel, change: Recorded) -> list[bool]:
             pairs.append((one.user_id, one.bundle_id))
         elif positive:
             loaded.waiting_interactions[one.bundle_id] += 1
-    recorded = iter(model.record_many(pairs) if pairs else ())
+    counted = iter(model.record_pairs(Pairs.of(pairs))[0].tolist())
     return [
-        positive and here and next(recorded).counted
-        for positive, here in zip(is_positive, is_here, strict=True)
+        positive and here and next(counted) for positive, here in zip(is_positive, is_here, strict=True)
     ]
 
 

@@ -44,6 +44,8 @@ from coheat.service.store import (
 
 LEAST_FREE = 4 << 20
 """Bytes on the disk below which the next writes may fail."""
+ASKED_AT_ONCE = 200
+"""Interactions that are looked for in one query: every SQLite takes 999 values."""
 KEPT_CHANGES = 1000
 Identity = tuple[str, str, Kind, str]
 """Of an interaction: user, bundle, kind, list."""
@@ -199,10 +201,11 @@ class SqliteStore(SqliteReader):
         now = self.clock()
         pending: dict[Identity, tuple[int | None, float]] = {}
         is_new = []
-        for one in interactions:
+        identities = [(one.user_id, one.bundle_id, one.kind, one.recommendation_id) for one in interactions]
+        stored = self._known(list(dict.fromkeys(identities)))
+        for one, identity in zip(interactions, identities, strict=True):
             at = round(float(now if one.timestamp is None else one.timestamp), 3)
-            identity = one.user_id, one.bundle_id, one.kind, one.recommendation_id
-            known = pending[identity] if identity in pending else self._known(identity)
+            known = pending.get(identity, stored.get(identity))
             is_new.append(known is None)
             if known is None:
                 pending[identity] = None, at
@@ -211,10 +214,7 @@ class SqliteStore(SqliteReader):
         if not pending:
             return Appended(self.last_sequence(), is_new)
         with self._writing(sum(is_new)) as latest:
-            sequence = latest - sum(is_new)
-            for identity, (place, at) in pending.items():
-                sequence += place is None
-                self._write_interaction(sequence, place, identity, at, now)
+            self._write_interactions(pending, latest - sum(is_new), now)
             self._connection.execute("UPDATE state SET interactions = interactions + ?", (sum(is_new),))
         if any(is_new):
             self._made(Recorded(latest, tuple(compress(interactions, is_new))))
@@ -226,33 +226,43 @@ class SqliteStore(SqliteReader):
             if there is not None and max(there.born, there.sequence if there.item_ids is None else 0) > seen:
                 raise Overtaken(f"the bundle {name!r} was removed or made anew meanwhile")
 
-    def _known(self, identity: Identity) -> tuple[int, float] | None:
-        """Sequence number and time of an interaction that is there."""
-        user_id, bundle_id, kind, found_in = identity
-        found = self._read(
-            "SELECT sequence, happened_at FROM interactions "
-            "WHERE bundle_id = ? AND user_id = ? AND kind = ? AND recommendation_id = ?",
-            bundle_id, user_id, kind, found_in,
-        )  # fmt: skip
-        return found[0] if found else None
+    def _known(self, identities: Sequence[Identity]) -> dict[Identity, tuple[int, float]]:
+        """Sequence number and time of those interactions that are there."""
+        found: dict[Identity, tuple[int, float]] = {}
+        for start in range(0, len(identities), ASKED_AT_ONCE):
+            asked = identities[start : start + ASKED_AT_ONCE]
+            places = ", ".join(["(?, ?, ?, ?)"] * len(asked))
+            rows = self._read(
+                f"WITH asked (user_id, bundle_id, kind, recommendation_id) AS (VALUES {places}) "
+                "SELECT user_id, bundle_id, kind, recommendation_id, sequence, happened_at "
+                "FROM asked CROSS JOIN interactions USING (bundle_id, user_id, kind, recommendation_id)",
+                *(value for identity in asked for value in identity),
+            )
+            found.update((tuple(identity), (number, at)) for *identity, number, at in rows)
+        return found
 
-    def _write_interaction(
-        self, sequence: int, place: int | None, identity: Identity, at: float, now: float
+    def _write_interactions(
+        self, pending: Mapping[Identity, tuple[int | None, float]], sequence: int, now: float
     ) -> None:
-        """With a new number; or in its place, where it is there already."""
-        user_id, bundle_id, kind, found_in = identity
-        values = sequence if place is None else place, user_id, bundle_id, kind, at, found_in
-        if place is None:
-            self._connection.execute(
-                f"INSERT INTO interactions ({form.INTERACTION}, written_at, checksum) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, now, checksum(*values)),
-            )
-        else:
-            self._connection.execute(
-                "UPDATE interactions SET happened_at = ?, written_at = ?, checksum = ? WHERE sequence = ?",
-                (at, now, checksum(*values), place),
-            )
+        """Those that are there in their places, the others with the next numbers after this one."""
+        added: list[tuple[float | str, ...]] = []
+        changed: list[tuple[float | str, ...]] = []
+        for (user_id, bundle_id, kind, found_in), (place, at) in pending.items():
+            sequence += place is None
+            values = sequence if place is None else place, user_id, bundle_id, kind, at, found_in
+            if place is None:
+                added.append((*values, now, checksum(*values)))
+            else:
+                changed.append((at, now, checksum(*values), place))
+        self._connection.executemany(
+            f"INSERT INTO interactions ({form.INTERACTION}, written_at, checksum) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            added,
+        )
+        self._connection.executemany(
+            "UPDATE interactions SET happened_at = ?, written_at = ?, checksum = ? WHERE sequence = ?",
+            changed,
+        )
 
     def remove_interactions(
         self,
