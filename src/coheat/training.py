@@ -43,6 +43,9 @@ from coheat.memory import MemoryEstimate, check_memory
 from coheat.models.base import Model, Progress
 from coheat.served import Served
 
+WARM_REHEARSAL = 0.4
+"""Share of a rehearsal's epochs that a warm start takes: what is learned from them hardly changes after so
+many, and all of them would take longer than the start saves."""
 Optimizers = list[torch.optim.Optimizer]
 Record = dict[str, Any]
 
@@ -65,7 +68,7 @@ class TrainingSettings(Settings):
     )
     checkpoint_every: int = Field(5, ge=1, description="epochs between checkpoints on the disk")
     warm_share: float = Field(
-        0.125, gt=0, le=1, description="share of the epochs that a start from a trained run still needs"
+        0.0625, gt=0, le=1, description="share of the epochs that a start from a trained run still needs"
     )
     skipped: int = Field(0, ge=0, description="epochs before the first, for which such a start stands")
 
@@ -228,12 +231,14 @@ def pretrain(model: Model, cache: Path | None, watcher: Watcher | None = None) -
 def rehearse(model: Model, batch_size: int, watcher: Watcher, ranks: Ranks) -> bool:
     """Train the rehearsal of a model, where it has one, and let the model learn from it; whether it did.
 
-    A model that started from another one has what that one's rehearsal taught.
+    It cannot start from another model, which has seen what is held out here. For one that did, it is shorter.
     """
-    found = None if model.is_warm else model.rehearsal()
+    found = model.rehearsal()
     if found is None:
         return False
     inner, epochs = found
+    if model.is_warm:
+        epochs = max(1, round(WARM_REHEARSAL * epochs))
     nothing = relation([], [], inner.data.user_bundle.shape)
     settings = TrainingSettings(epochs=epochs, batch_size=batch_size, evaluate_every=epochs)
     split = Split(inner.data, nothing, nothing.copy())

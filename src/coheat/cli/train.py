@@ -47,7 +47,7 @@ def train(
     start: Path | None = typer.Option(
         None,
         metavar="RUN",
-        help="Start from this run's vectors, and train a share of the epochs only (--set warm_share=0.125).",
+        help="Start from this run's vectors, and train a share of the epochs only (--set warm_share=0.0625).",
     ),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run in RUN."),
