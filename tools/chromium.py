@@ -76,10 +76,10 @@ class Served:
             found: dict[str, object] = json.load(answer)
         return found
 
-    def post(self, path: str, body: object) -> dict[str, object]:
+    def post(self, path: str, body: object, method: str = "POST") -> dict[str, object]:
         """The same for a question that has a body."""
         asked = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
         )
         with urllib.request.urlopen(asked, timeout=30) as answer:
             found: dict[str, object] = json.load(answer)

@@ -190,9 +190,18 @@ def test_the_knob_is_a_slider_that_tells_what_it_would_change(page: Page, servic
     least: Any = service.ask("/v1/knobs/welcome?value=0")
     assert least["cold_share"] == 0 < least["cold_share_now"]
     assert least["changed_lists"] > 0
-    assert "--welcome 0" in page.texts(".turning .faint")[0]
     again: Any = service.ask(f"/v1/recommendations/{quote(PERSON)}?k=20")
     assert any(row["is_new"] for row in again["recommendations"]), "looking changes nothing"
+    page.one("#set-welcome").click()
+    page.wait_for_text(".knob-says", "It stands at 0.")
+    try:
+        hidden: Any = service.ask(f"/v1/recommendations/{quote(PERSON)}?k=20")
+        assert not any(row["is_new"] for row in hidden["recommendations"])
+        assert not page.one("#set-welcome").is_enabled(), "it stands there already"
+        page.open("#/happened")
+        page.wait_for_text("#happened-content", "How strongly new bundles are welcome: now 0.")
+    finally:
+        service.post("/v1/knobs/welcome", {"value": None}, "PATCH")
 
 
 def test_on_a_phone_the_list_begins_above_the_fold(page: Page) -> None:

@@ -45,7 +45,11 @@ def _from_state(place: Path) -> Recorded:
             )
             for one in records.bundles()
         ]
-        said = [SaidColumns(one.subject, one.id, one.columns) for one in records.details()]
+        said = [
+            SaidColumns(one.subject, one.id, one.columns)
+            for one in records.details()
+            if one.subject == "bundle" or one.subject == "item"
+        ]
     return Recorded(rows, bundles, until, said)
 
 

@@ -96,9 +96,7 @@ def _record(loaded: LoadedModel, change: Recorded) -> list[bool]:
         elif positive:
             loaded.waiting_interactions[one.bundle_id] += 1
     counted = iter(model.record_pairs(Pairs.of(pairs))[0].tolist())
-    return [
-        positive and here and next(counted) for positive, here in zip(is_positive, is_here, strict=True)
-    ]
+    return [positive and here and next(counted) for positive, here in zip(is_positive, is_here, strict=True)]
 
 
 def _withdraw(loaded: LoadedModel, change: Withdrawn) -> None:

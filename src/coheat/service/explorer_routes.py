@@ -9,13 +9,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coheat.errors import ConfigError
 from coheat.recommender import Recommender
 from coheat.service import explorer
 from coheat.service import explorer_schemas as schemas
 from coheat.service.asking import Limit, PathId, answer, state_of
+from coheat.service.happened import earlier
 from coheat.service.problems import responses
-from coheat.service.results import require_bundle
+from coheat.service.results import no_knob, require_bundle
 
 router = APIRouter(tags=["explorer"])
 SHOWN_TAKERS = 100
@@ -37,10 +37,7 @@ async def catalogue(request: Request) -> Response:
             "bundle_columns": model.bundle_columns,
             "item_columns": model.item_columns,
             "categories": [name for name, _ in categories.most_common(MOST_CATEGORIES)],
-            "knobs": [
-                {"name": name, "value": value, "least": 0.0, "most": max(MOST, value)}
-                for name, value in model.knobs.items()
-            ],
+            "knobs": [_knob(name, value) for name, value in model.knobs.items()],
         }
 
     return answer(await state_of(request).ask(look))
@@ -92,12 +89,25 @@ async def standing(request: Request, bundle_id: PathId) -> Response:
 
 @router.get("/knobs/{name}", response_model=schemas.Turned, responses=responses(404))
 async def knob(request: Request, name: PathId, value: schemas.Value) -> Response:
-    """What lists would be if the knob stood at this value. Changes nothing: a service is started with its
-    knobs (`coheat serve RUN --welcome 2`)."""
+    """What lists would be if the knob stood at this value. Changes nothing; PATCH does."""
     state = state_of(request)
     if name not in state.served.recommender.knobs:
-        raise ConfigError(f"this model has no knob {name!r}")
+        raise no_knob(name)
     return answer(await explorer.turned(state, name, value))
+
+
+@router.patch("/knobs/{name}", response_model=schemas.Knob, responses=responses(404))
+async def turn(request: Request, name: PathId, wanted: schemas.KnobValue) -> Response:
+    """Let a knob stand at this value from now on: it is stored, and holds after a restart and for the next
+    model, until it is turned again. With null it stands as the service was started (`--welcome 2`), or else
+    as the model was trained."""
+    state = state_of(request)
+    await state.turn(name, wanted.value)
+    return answer(_knob(name, await state.ask(lambda model: model.knobs.get(name, 0.0))))
+
+
+def _knob(name: str, value: float) -> dict[str, Any]:
+    return {"name": name, "value": value, "least": 0.0, "most": max(MOST, value)}
 
 
 @router.get("/parts", response_model=schemas.Parts, responses=responses())
@@ -108,6 +118,8 @@ async def parts(request: Request) -> Response:
 
 @router.get("/happened", response_model=schemas.Happened, responses=responses())
 async def happened(request: Request, limit: Limit = 100) -> Response:
-    """The latest writes and reloads since the start, the newest first."""
-    recent = request.app.state.recent
-    return answer({"since": recent.since, "events": list(islice(reversed(recent.events), limit))})
+    """The latest writes and reloads, the newest first; those before the start as far as they are stored."""
+    recent, state = request.app.state.recent, state_of(request)
+    events = list(islice(reversed(recent.events), limit))
+    before = await state.read(lambda records: earlier(records, state.begun, limit - len(events)))
+    return answer({"since": recent.since, "events": [*events, *before]})

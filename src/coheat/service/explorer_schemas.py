@@ -84,6 +84,13 @@ class Standing(BaseModel):
     )  # fmt: skip
 
 
+class KnobValue(Input):
+    """Where a knob is to stand; null: where it stood when the service was started."""
+
+    value: Annotated[float, Field(ge=0, le=1e6)] | None
+    model_config = example(value=2.0)
+
+
 class Turned(BaseModel):
     """What lists would be with a knob turned: the share of places that bundles nobody has taken get, now and
     then, and how many of the lists would hold other bundles."""
@@ -123,7 +130,8 @@ class Parts(BaseModel):
 
 
 class Happened(BaseModel):
-    """The latest writes and reloads since the service started, the newest first."""
+    """The latest writes and reloads, the newest first. Of those before the start (`since`) there is what the
+    store keeps: of each bundle, pair and knob the last, without a key, some without a time."""
 
     since: str
     events: list[dict[str, Any]]

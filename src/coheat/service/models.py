@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.ids import shortened
-from coheat.service.results import Written, known_values, unknown_bundle
+from coheat.service.results import Written, known_values, no_knob, unknown_bundle
 from coheat.service.served import LoadedModel, load
 from coheat.service.sides import Side, side_of
 from coheat.service.store import TOOK, Kind
@@ -55,6 +55,14 @@ class Models:
     def has_bundle(self, bundle_id: str) -> bool:
         """Whether one of them has it."""
         return any(one.recommender.has_bundle(bundle_id) for one in self)
+
+    def check_knob(self, name: str, value: float | None) -> None:
+        """Raise where none of them has this knob, or it cannot stand so."""
+        having = [one.recommender for one in self if name in one.recommender.knobs]
+        if not having:
+            raise no_knob(name)
+        for model in having:
+            model.turned(**{name: model.knobs[name] if value is None else value})
 
     def has_item(self, item_id: str) -> bool:
         return any(one.recommender.has_item(item_id) for one in self)

@@ -42,7 +42,7 @@ CREATE INDEX interactions_by_bundle ON coheat.interactions USING hash (bundle_id
 CREATE INDEX interactions_shown ON coheat.interactions (md5(user_id), happened_at) WHERE kind = 'shown';
 
 CREATE TABLE coheat.details (
-    sequence bigint PRIMARY KEY, subject text NOT NULL CHECK (subject IN ('bundle', 'item')),
+    sequence bigint PRIMARY KEY, subject text NOT NULL CHECK (subject IN ('bundle', 'item', 'knob', 'model')),
     id text NOT NULL, columns jsonb NOT NULL, written_at double precision NOT NULL
 );
 CREATE INDEX details_by_id ON coheat.details USING hash (id);

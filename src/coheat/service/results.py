@@ -72,6 +72,10 @@ def unknown_bundle(bundle_id: str) -> UnknownIdError:
     return UnknownIdError(f"unknown bundle id {shortened(bundle_id)}")
 
 
+def no_knob(name: str) -> UnknownIdError:
+    return UnknownIdError(f"this model has no knob {shortened(name)}")
+
+
 def require_user(recommender: Recommender, user_id: str) -> UserInfo:
     """What is known of a user; an error where that is nothing at all."""
     found = recommender.user(user_id)

@@ -130,7 +130,12 @@ async def columns(request: Request, after: After = 0, limit: PageLimit = 1000) -
     """Pass `next` as `after` for the next page; it is null when there is nothing more."""
     found = await state_of(request).read(lambda records: list(records.details(after, limit=limit + 1)))
     rows, following = page_of(found, limit)
-    return answer({"columns": [asdict(row) for row in rows], "next": following})
+    said = [
+        {"sequence": row.sequence, "subject": row.subject, "id": row.id, "columns": row.columns}
+        for row in rows
+        if row.subject in ("bundle", "item")
+    ]
+    return answer({"columns": said, "next": following})
 
 
 @router.get(

@@ -255,7 +255,7 @@ class SaidColumns(BaseModel):
     """What was said of a bundle or an item since training; null where a value was taken away."""
 
     sequence: int
-    subject: store.Subject
+    subject: Literal["bundle", "item"]
     id: str
     columns: dict[str, ColumnValue]
 

@@ -49,8 +49,13 @@ class LoadedModel:
     """Bundles that were written and have no item that this model knows."""
     waiting_interactions: Counter[str] = field(default_factory=Counter)
     """By bundle: how often one was taken that this model does not have."""
+    begun_with: dict[str, float] = field(init=False)
+    """How its knobs stood when it was loaded."""
     _withdrawn: set[str] = field(default_factory=set)
     """Bundles of training that were removed in a replay."""
+
+    def __post_init__(self) -> None:
+        self.begun_with = dict(self.recommender.knobs)
 
     @property
     def waiting(self) -> int:
@@ -176,15 +181,19 @@ class LoadedModel:
         """What was said of bundles and items, and what was said of those that found their place only now."""
         said: dict[Subject, dict[str, Mapping[str, Value]]] = {"bundle": {}, "item": {}}
         for details in store.details(self.sequence, until):
-            said[details.subject][details.id] = details.columns
+            said.setdefault(details.subject, {})[details.id] = details.columns
         said["bundle"].update((name, store.columns_of("bundle", name)) for name in late)
         for subject, by_name in said.items():
             self.describe(subject, by_name)
 
     def describe(self, subject: Subject, columns: Mapping[str, Mapping[str, Value]]) -> None:
         """Say something of those bundles or items that this model has. What does not fit what it knows of a
-        column (text where it has numbers) is left out, and told in the log."""
+        column (text where it has numbers) is left out, and told in the log. Knobs are turned."""
         model = self.recommender
+        if subject in ("knob", "model"):
+            if subject == "knob":
+                self._turn({name: values.get("value") for name, values in columns.items()})
+            return
         is_here, change = (
             (model.has_bundle, model.describe_bundles)
             if subject == "bundle"
@@ -199,6 +208,14 @@ class LoadedModel:
                 log.warning("columns that this model cannot take: %s", error)
             for name, values in here.items() if len(here) > 1 else ():
                 self.describe(subject, {name: values})
+
+    def _turn(self, knobs: Mapping[str, Value]) -> None:
+        """Turn those of the knobs that this model has; None: as they stood when it was loaded."""
+        begun = self.begun_with
+        wanted = {name: begun[name] if value is None else float(value) for name, value in knobs.items()
+                  if name in begun}  # fmt: skip
+        if wanted:
+            self.recommender = self.recommender.turned(**wanted)
 
     def note_unknown(self, name: str, items: list[str]) -> None:
         self.unknown_items.pop(name, None)

@@ -100,7 +100,7 @@ class SqliteReader:
     def details(
         self, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> Iterator[Details]:
-        query = f"SELECT {form.DETAILS}, checksum FROM details WHERE"
+        query = f"SELECT {form.DETAILS}, written_at, checksum FROM details WHERE"
         for rows in self._steps(query, after, until, limit, place=2):
             for row in rows:
                 yield self._details(row)
@@ -110,15 +110,15 @@ class SqliteReader:
             return self._columns(self._reading, subject, name)
 
     def _columns(self, connection: sqlite3.Connection, subject: Subject, name: str) -> dict[str, Value]:
-        query = f"SELECT {form.DETAILS}, checksum FROM details WHERE subject = ? AND id = ?"
+        query = f"SELECT {form.DETAILS}, written_at, checksum FROM details WHERE subject = ? AND id = ?"
         row = connection.execute(query, (subject, name)).fetchone()
         return {} if row is None else dict(self._details(row).columns)
 
     def _details(self, row: tuple[Any, ...]) -> Details:
-        subject, name, sequence, columns, expected = row
+        subject, name, sequence, columns, written_at, expected = row
         if checksum(subject, name, sequence, columns) != expected:
             raise damaged(self.path, f"the columns of the {subject} {name!r} are not as written")
-        return Details(sequence, subject, name, json.loads(columns))
+        return Details(sequence, subject, name, json.loads(columns), written_at)
 
     def shown_since(self, user_id: str, moment: float) -> list[str]:
         query = "SELECT bundle_id FROM interactions WHERE kind = 'shown' AND user_id = ? AND happened_at >= ?"

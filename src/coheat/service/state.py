@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,6 +95,8 @@ class State:
         self.reloading = asyncio.Lock()
         self.caught_up = self.ready = self.is_uncertain = False
         self.failure: Exception | None = None
+        self.begun = 0
+        """The number of the latest write before the start."""
         self.when_loaded: Callable[[], None] = lambda: None
         """Called when a model has been loaded and answers."""
         self._lists = Lists(lambda side: self.models[side], self.threads.model)
@@ -107,6 +110,7 @@ class State:
         """Bring the models up to date with the store."""
         for loaded in self.models:
             loaded.replay(self.store)
+        self.begun = self.served.sequence
         self.caught_up = True
         self._count()
 
@@ -257,6 +261,27 @@ class State:
             name,
         )
 
+    async def turn(self, name: str, value: float | None) -> None:
+        """Let a knob stand at this value from now on, also after a restart and for the next model; None: as
+        the service was started."""
+
+        async def change() -> None:
+            await self.ask(lambda _: self.models.check_knob(name, value))
+            await self._remember("knob", name, {"value": value}, {"knob": name, "value": value})
+
+        await self._changed(change)
+
+    async def _remember(
+        self,
+        subject: Subject,
+        name: str,
+        columns: Mapping[str, Value],
+        about: Mapping[str, object] | None = None,
+    ) -> None:
+        await self._store(
+            lambda origin: self.store.put_columns(subject, name, columns, origin), subject, "", more=about
+        )
+
     async def _check_match(self, bundle_id: str, matching: str | None) -> None:
         """Raise where somebody asks for a change to what is no longer there (the header If-Match)."""
         if matching is None:
@@ -294,7 +319,7 @@ class State:
             stored, counted = await self._store(
                 lambda origin: self.store.add_interactions(interactions, origin),
                 "interaction",
-                **_about(interactions),
+                *_about(interactions),
             )
             counts = iter(counted)
             return Remembered(stored.is_new, [new and next(counts, False) for new in stored.is_new])
@@ -308,7 +333,7 @@ class State:
             gone, _ = await self._store(
                 lambda origin: self.store.remove_interactions(withdrawals, origin),
                 "withdrawal",
-                **_about(withdrawals),
+                *_about(withdrawals),
             )
             return len(gone.interactions)
 
@@ -323,13 +348,20 @@ class State:
         await self._on_disk(self.store.check)
 
     async def _store(
-        self, write: Callable[[Origin], W], kind: str, bundle_id: str, user_id: str = ""
+        self,
+        write: Callable[[Origin], W],
+        kind: str,
+        bundle_id: str,
+        user_id: str = "",
+        more: Mapping[str, object] | None = None,
     ) -> tuple[W, list[bool]]:
         """Write to the store, and to the log who did it (ids of users only where that is wanted); then make
         it in the models, and whatever others did before it. Of interactions, which of the new ones count."""
         started = time.perf_counter()
         origin = Origin(self.models.sequence, logs.key_name.get())
-        about: dict[str, object] = {"kind": kind, "bundle_id": bundle_id, "key": origin.key}
+        about: dict[str, object] = {"kind": kind, "key": origin.key, **(more or {})}
+        if bundle_id:
+            about["bundle_id"] = bundle_id
         if user_id and self.log_ids:
             about["user_id"] = user_id
         try:
@@ -374,9 +406,18 @@ class State:
                 raise
             self.metrics.reloads.labels("succeeded").inc()
             logs.event("reload", generation=self.served.generation, key=logs.key_name.get())
+            await self._note_models()
             self._count()
             self.when_loaded()
             return self.served
+
+    async def _note_models(self) -> None:
+        """Write down which models were loaded; where that cannot be, they serve all the same."""
+        for side, loaded in self.models.loaded.items():
+            about: dict[str, Value] = {"side": side, "model": str(loaded.description.get("model"))}
+            note = partial(self._remember, "model", loaded.fingerprint, about)
+            with contextlib.suppress(StoreError):
+                await self._changed(note)
 
     async def _load_aside(self) -> None:
         generation = self.served.generation + 1
@@ -400,8 +441,8 @@ class State:
         self.store.close()
 
 
-def _about(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> dict[str, str]:
-    """What the log says of them; of many, that they are many."""
+def _about(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> tuple[str, str]:
+    """The bundle and the user that the log names; of many, that they are many."""
     if len(rows) == 1:
-        return {"bundle_id": rows[0].bundle_id, "user_id": rows[0].user_id}
-    return {"bundle_id": f"{len(rows)} rows"}
+        return rows[0].bundle_id, rows[0].user_id
+    return f"{len(rows)} rows", ""

@@ -28,8 +28,9 @@ Kind: TypeAlias = Literal["shown", "clicked", "took"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TOOK: frozenset[Kind] = frozenset({"took"})
 """What counts as positive where nothing else is said."""
-Subject: TypeAlias = Literal["bundle", "item"]
-"""Of what columns are."""
+Subject: TypeAlias = Literal["bundle", "item", "knob", "model"]
+"""Of what something is said: of bundles and items their columns; of a knob how it was turned (`value`); of a
+model (by its fingerprint) that it was loaded."""
 
 
 class StoreError(CoheatError):
@@ -152,12 +153,14 @@ class Withdrawn:
 @dataclass(frozen=True)
 class Details:
     """What was said since training of a bundle or an item: columns and their values, None where one was
-    taken away."""
+    taken away. So it is with knobs and models."""
 
     sequence: int
     subject: Subject
     id: str
     columns: Mapping[str, Value]
+    written_at: float | None = None
+    """When something was said last (Unix seconds), where that is known."""
 
 
 Change: TypeAlias = BundleChange | Details | Recorded | Withdrawn

@@ -116,6 +116,7 @@ export const descriptions = (bundleIds, itemIds) =>
   ask("POST", "v1/descriptions", {}, { bundle_ids: bundleIds, item_ids: itemIds });
 export const catalogue = () => ask("GET", "v1/catalogue");
 export const turned = (name, value) => ask("GET", `v1/knobs/${id(name)}`, { value });
+export const turn = (name, value) => ask("PATCH", `v1/knobs/${id(name)}`, {}, { value });
 export const parts = () => ask("GET", "v1/parts");
 export const happened = () => ask("GET", "v1/happened");
 /** Whether lists can be filtered: what the service says of itself. */

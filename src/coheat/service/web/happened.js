@@ -18,7 +18,10 @@ export async function show() {
       text: t("happened.started", { model: model.model, fingerprint: model.fingerprint.slice(0, 8) }),
       kind: "reload",
     };
-    const rows = [...events.map(described), started].sort((one, other) => new Date(other.time) - new Date(one.time));
+    const rows = events.map(described);
+    const loaded = new Date(model.loaded_at);
+    const older = rows.findIndex((event) => !event.time || new Date(event.time) < loaded);
+    rows.splice(older < 0 ? rows.length : older, 0, started);
     fill(
       place,
       sides(statistics, model),
@@ -38,7 +41,8 @@ export async function show() {
 }
 
 function described(event) {
-  const name = `happened.${event.event === "write" ? `write.${event.kind}` : event.event}`;
+  const kind = event.event === "write" ? `write.${event.kind}` : event.event;
+  const name = `happened.${event.model ? `${kind}.model` : kind}`;
   return { ...event, sentence: has(name) ? name : "happened.write" };
 }
 
@@ -49,13 +53,17 @@ function line(event) {
     : t(event.sentence, {
         bundle: "\u0000",
         kind: event.kind,
+        knob: has(`knob.${event.knob}`) ? t(`knob.${event.knob}`) : event.knob,
+        value: event.value === null ? t("happened.asStarted") : number(event.value ?? 0),
+        item: event.item_id,
+        model: event.model?.slice(0, 8),
         reason: event.reason ?? "",
         generation: event.generation,
       }).split("\u0000");
   return element(
     "li",
     { class: event.event?.endsWith("failed") ? "event failed" : "event" },
-    element("time", { datetime: event.time }, moment(event.time)),
+    event.time ? element("time", { datetime: event.time }, moment(event.time)) : element("span", { class: "faint" }, t("happened.before")),
     element(
       "span",
       {},

@@ -183,7 +183,8 @@ const placeOf = (value, most) => Math.round((STEPS * Math.log(value + 1)) / Math
 function turning(knob) {
   const title = has(`knob.${knob.name}`) ? t(`knob.${knob.name}`) : t("knob.any", { name: knob.name });
   const says = element("figcaption", { role: "status", class: "knob-says" });
-  const how = element("p", { class: "faint" });
+  const how = element("p", { class: "faint" }, t("knob.how"));
+  const set = element("button", { type: "button", class: "quiet", id: `set-${knob.name}`, disabled: true, onclick: turn }, t("knob.set", { value: number(knob.value) }));
   const shown = element("output", { class: "big", for: `knob-${knob.name}` }, number(knob.value));
   const change = element("div", {});
   const stands = placeOf(knob.value, knob.most);
@@ -208,7 +209,8 @@ function turning(knob) {
           lists: t("count.lists", { count: found.sampled_users }),
         }),
       );
-      fill(how, t("knob.how", { name: knob.name, value: String(value) }));
+      fill(set, t("knob.set", { value: number(value) }));
+      set.disabled = value === knob.value;
       fill(change, shareRow("model.newPlaces", found.cold_share, "fresh"));
     } catch (error) {
       fill(says, error.message);
@@ -230,6 +232,26 @@ function turning(knob) {
       look.begin();
     },
   });
+  async function turn() {
+    set.disabled = true;
+    try {
+      await api.turn(knob.name, chosen());
+      await show();
+    } catch (error) {
+      set.disabled = false;
+      fill(says, error.message);
+    }
+  }
   look.begin();
-  return element("figure", { class: "panel turning" }, element("h2", {}, title), shown, slider, change, says, how);
+  return element(
+    "figure",
+    { class: "panel turning" },
+    element("h2", {}, title),
+    shown,
+    slider,
+    change,
+    says,
+    element("p", {}, set),
+    how,
+  );
 }
