@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from coheat.config import Settings
 from coheat.data.dataset import BundleData
 from coheat.data.sampling import Triples
-from coheat.graph.bipartite import BipartiteGraph, layers
+from coheat.graph.bipartite import BipartiteGraph
 from coheat.graph.propagation import multiply
 from coheat.graph.sequences import Sequences
 from coheat.losses import bpr
@@ -93,14 +93,24 @@ class BundleGT(Model):
         forms = queries.transpose(1, 2) @ keys / size**0.5
         return nn.Parameter(forms, requires_grad=self.config.learn_attention)
 
+    def by_items(self) -> tuple[Tensor, Tensor]:
+        """u' and i': the sums of all layers of the convolution over who has which item."""
+        (_, to_users), (_, to_items) = self.having.full.left, self.having.full.right
+        users: Tensor = self.users
+        items: Tensor = self.items
+        of_users, of_items = users, items
+        for _ in range(self.config.n_item_layers):
+            users, items = multiply(items, to_users), multiply(users, to_items)
+            of_users, of_items = of_users + users, of_items + items
+        return of_users, of_items
+
     def outputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Users (n_users, d), and what bundles (n_bundles, d) have from their takers and from their items."""
         config = self.config
         users: Tensor = self.users
         bundles: Tensor = self.bundles
         items: Tensor = self.items
-        of_users, of_items = layers(self.having.full, users, items, config.n_item_layers + 1)
-        plain_users, plain_items = of_users.sum(0), of_items.sum(0)
+        plain_users, plain_items = self.by_items()
         (_, to_users), (_, from_users) = self.taking.full.left, self.taking.full.right
         (_, to_bundles), (_, from_bundles) = self.holding.full.left, self.holding.full.right
         a, c = config.item_attention, config.bundle_attention
