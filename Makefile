@@ -20,7 +20,8 @@ lint: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python tools/settings_reference.py --check
-	$(BIN)/mkdocs build --strict --site-dir site
+	$(BIN)/python tools/results_tables.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 # Slower than `make test`: every line of Python is watched, in the commands that the tests start too.
 coverage: $(VENV)/installed-dev $(VENV)/browser

@@ -111,7 +111,7 @@ def run_shell(block: Block, directory: Path) -> None:
 def test_every_block_of_a_page_runs_in_order(page: str, workplace: Path) -> None:
     if page == "README.md":
         write_readable_shop(workplace / "shop")
-    if page == "docs/guide.md":
+    if page == "docs/tutorials/engineer.md":
         write_grocery(workplace / "grocery")
     names: dict[str, Any] = {"__name__": page}
     known = dict(MODELS)
@@ -250,7 +250,7 @@ def test_the_house_is_described_as_it_is() -> None:
 
 
 def linked_pages() -> list[str]:
-    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")}
     return sorted(str(path.relative_to(ROOT)) for path in pages)
 
 
