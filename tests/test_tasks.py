@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from factorisation import factorisation
 from slow_task import SlowTask
+from test_artifact import save
 
+from coheat.cli import main
+from coheat.data.synthetic import planted_world
 from coheat.errors import ConfigError, DataError
 from coheat.tasks import Ended, Follower, Here, Place, Processes, Task, TaskError, place_for, run_tasks
 from coheat.tasks.running import TRIES
@@ -154,6 +159,19 @@ def test_a_task_travels_as_text() -> None:
     assert from_text(to_text(task)) == task
     with pytest.raises(TaskError, match="no task of coheat"):
         from_text('{"task": "os:system", "values": {"command": "true"}}')
+
+
+def test_without_ray_it_is_said_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "model", factorisation(planted_world().train))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["batch", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--on", "ray"]
+    monkeypatch.setattr(sys, "argv", ["coheat", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "needs ray; install it with: pip install 'coheat[ray]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["there", "ray:/x", "10.0.0.1", ":6379"])

@@ -128,7 +128,7 @@ def _best(rivals: Mapping[str, Any]) -> str:
 def compared(found: Mapping[str, Evaluation], ks: Sequence[int]) -> dict[str, Any]:
     """Evaluations on the same interactions side by side; differences are those to the first.
 
-    `warm_up`, in the scenario of that name, has the levels of each.
+    `exposure` says who is seen in the lists of each; `warm_up`, in the scenario of that name, has its levels.
     """
     first, *others = found
     metrics = [f"{name}@{k}" for k in ks for name in ("recall", "ndcg")]
@@ -140,5 +140,6 @@ def compared(found: Mapping[str, Evaluation], ks: Sequence[int]) -> dict[str, An
         "differences": {
             name: {m: difference(found[name], found[first], m).to_dict() for m in metrics} for name in others
         },
+        "exposure": {name: one.exposure for name, one in found.items()},
         **({"warm_up": levels} if levels else {}),
     }

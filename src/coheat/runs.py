@@ -206,7 +206,7 @@ def _judged(found: Evaluation, by_popularity: bool) -> dict[str, Any]:
     """An evaluation, ready for JSON."""
     extra = {"by_popularity": found.by_popularity} if by_popularity else {}
     warm_up = {"warm_up": found.warm_up} if found.warm_up else {}
-    return {**found.metrics, "users": found.n_users, **extra, **warm_up}
+    return {**found.metrics, "users": found.n_users, "exposure": found.exposure, **extra, **warm_up}
 
 
 def open_split(source: Source, scenario: str | None, seed: int) -> tuple[Split, bool]:

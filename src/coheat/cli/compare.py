@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, note, print_json
+from coheat.cli.output import as_number, console, note, print_json
 from coheat.errors import ConfigError, DataError
 
 
@@ -93,6 +93,7 @@ def compare(
         print_json(report)
         return
     _show(report)
+    _show_exposure(report["exposure"])
     if "warm_up" in report:
         _show_levels(report["warm_up"], f"recall@{k[0]}")
     if plot is not None:
@@ -113,6 +114,24 @@ def _show(report: dict[str, Any]) -> None:
         intervals = [Interval(*(gaps[m][part] for part in ("mean", "low", "high"))) for m in metrics if gaps]
         shown = [f"{interval} {interval.verdict}" for interval in intervals]
         table.add_row(name, *(f"{values[metric]:.4f}" for metric in metrics), *shown)
+    console.print(table)
+
+
+def _show_exposure(found: dict[str, dict[str, float | None]]) -> None:
+    """A row per run, a column per figure; the share of young bundles among the candidates stands below."""
+    from rich.table import Table
+
+    first = next(iter(found.values()))
+    figures = [name for name in first if "@" in name]
+    table = Table(title="who is seen (coheat evaluate)", title_justify="left")
+    for name in ("run", *figures):
+        table.add_column(name.replace("_", " "), justify="left" if name == "run" else "right")
+    for name, values in found.items():
+        table.add_row(name, *(as_number(values[figure]) for figure in figures))
+    young = as_number(first["young_of_candidates"])
+    table.add_row(
+        "candidates", *(young if figure.startswith("young") else "" for figure in figures), style="dim"
+    )
     console.print(table)
 
 

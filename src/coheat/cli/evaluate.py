@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, note, print_json
+from coheat.cli.output import as_number, console, note, print_json
 
 
 @app.command()
@@ -79,6 +79,10 @@ def _show(report: dict[str, Any]) -> None:
         if not isinstance(value, dict):
             values = (report[part][name] for part in parts)
             table.add_row(name, *(str(v) if name == "users" else f"{v:.4f}" for v in values))
+    table.add_section()
+    for name in report[parts[0]]["exposure"]:
+        if not name.startswith("coverage@"):  # it stands above
+            table.add_row(name, *(as_number(report[part]["exposure"][name]) for part in parts))
     console.print(table)
     for part in parts:
         for name, title, head in (

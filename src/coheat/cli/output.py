@@ -31,6 +31,11 @@ console = PlainConsole(emoji=False)
 errors = PlainConsole(stderr=True, emoji=False)
 
 
+def as_number(value: float | None) -> str:
+    """With four decimals; a dash where there is nothing to measure."""
+    return "-" if value is None else f"{value:.4f}"
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document, and nothing else, on standard output."""
     print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))

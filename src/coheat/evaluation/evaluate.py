@@ -14,6 +14,7 @@ from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.display import html_facts
 from coheat.errors import ConfigError, DataError
 from coheat.evaluation import metrics
+from coheat.evaluation.exposure import exposure
 from coheat.evaluation.metrics import Mask, PerUser
 from coheat.evaluation.ranking import Scorer, top_bundles, top_shifted
 from coheat.served.ranking import Ration
@@ -33,6 +34,7 @@ class Evaluation:
     users and positives in it and the recall of these positives, averaged over those users.
     `warm_up` has, for bundles thinned to so many takers and for the others, the number of positives and the
     share of these that was found, over all users together.
+    `exposure` says who is seen: see `coheat.evaluation.exposure`.
     `users` (n_users,) and `per_user` (each (n_users,), float64) are for tests of significance.
     """
 
@@ -44,6 +46,7 @@ class Evaluation:
     users: Indices = field(repr=False)
     per_user: dict[str, PerUser] = field(repr=False)
     warm_up: dict[str, dict[str, float]] = field(default_factory=dict)
+    exposure: dict[str, float | None] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -68,6 +71,7 @@ class Evaluation:
             "candidates": self.candidates,
             "metrics": dict(self.metrics),
             "by_popularity": {group: dict(values) for group, values in self.by_popularity.items()},
+            "exposure": dict(self.exposure),
             "seconds": self.seconds,
         }
 
@@ -115,6 +119,7 @@ def evaluate(
         users=users,
         per_user=per_user,
         warm_up={} if levels is None else _by_level(ranked, relevant, levels, ks),
+        exposure=exposure(ranked, train.user_bundle[users], train.popularity, mask, ks),
     )
 
 

@@ -193,6 +193,7 @@ def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         "validation": None if validation is None else _metrics(validation),
         "shelf": None if shelf is None else _metrics(shelf),
         "warm_up": test.warm_up,
+        "exposure": test.exposure,
     }
     per_user = {name: test.per_user[name] for name in METRICS}
     return document, {"split": np.array(run.record.fingerprint), "users": test.users, **per_user}

@@ -7,14 +7,17 @@ is seen in these files: a result that Ray lost with a machine may well have been
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +45,8 @@ class Cluster(Place):
     elsewhere = True
 
     def __init__(self, on: str, out: Path, reads: Sequence[Path]):
+        if importlib.util.find_spec("ray") is None:  # before there is anything to tidy up
+            raise ModuleNotFoundError("there is no module ray", name="ray")
         self.private: Path | None = None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = os.environ.get("RAY_ADDRESS") if on == "ray" else on
@@ -55,6 +60,9 @@ class Cluster(Place):
         self.running: dict[ray.ObjectRef[str | None], Task] = {}
         self.done = 0
         self.n_nodes = self.n_cores = 0
+        # Ray prints what it hears of its nodes to standard output, which belongs to our results.
+        self.diverted = redirect_stdout(sys.stderr)
+        self.diverted.__enter__()
         out.mkdir(parents=True, exist_ok=True)
         self.probe = out.resolve() / f".coheat-probe-{secrets.token_hex(6)}"
         try:
@@ -194,6 +202,7 @@ class Cluster(Place):
             path.unlink(missing_ok=True)
         if self.ray.is_initialized():
             self.ray.shutdown()
+        self.diverted.__exit__(None, None, None)
         if self.private is not None:
             shutil.rmtree(self.private, ignore_errors=True)
             for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
