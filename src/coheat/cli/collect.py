@@ -9,7 +9,10 @@ import typer
 from coheat.cli.data import data_app
 from coheat.cli.output import console, note, print_json
 
-SOURCE = "A state directory (RUN.service, or --state), a backup of it, or the address of a running service."
+SOURCE = (
+    "A state directory (RUN.service, or --state), a backup of it, a database (postgresql://...), or the "
+    "address of a running service."
+)
 KEY = typer.Option(None, "--key", envvar="COHEAT_KEY", help="The service's key, where it wants one.")
 POSITIVE = typer.Option(
     ["took"], "--positive", metavar="KIND", help="What counts as taken: took, clicked; repeatable."
@@ -47,7 +50,7 @@ def collect(
     say_collected(found.counts)
     state = "as it was" if found.is_unchanged else "written"
     console.print(
-        f"{out}: {state}; all that {source} held up to write {found.sequence}",
+        f"{out}: {state}; all that {found.source} held up to write {found.sequence}",
         markup=False,
         highlight=False,
         soft_wrap=True,

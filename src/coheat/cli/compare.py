@@ -137,12 +137,13 @@ def _show_exposure(found: dict[str, dict[str, float | None]]) -> None:
 
 def _compare_online(source: str, as_json: bool) -> None:
     from coheat.service.online import report
-    from coheat.service.sqlite_reader import records_of
+    from coheat.service.opening import records_of
+    from coheat.service.places import place_of
 
     if source.startswith(("http://", "https://")):
         sides = _ask(f"{source.rstrip('/')}/v1/statistics")["sides"]
     else:
-        with records_of(Path(source)) as records:
+        with records_of(place_of(source)) as records:
             sides = [asdict(side) for side in report(records.outcomes())]
     if as_json:
         print_json({"sides": sides})

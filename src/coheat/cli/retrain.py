@@ -15,7 +15,10 @@ from coheat.cli.output import console, print_json, problem
 def retrain(
     run: Path = typer.Argument(..., metavar="RUN", help="The run to go on from; a link to one will do."),
     source: str = typer.Option(
-        ..., "--from", metavar="SOURCE", help="A service's state directory, a backup of it, or its address."
+        ...,
+        "--from",
+        metavar="SOURCE",
+        help="A service's state directory, a backup of it, its database, or its address.",
     ),
     out: Path = typer.Option(..., "--out", metavar="RUN2", help="Where to keep the new run."),
     data: Path | None = typer.Option(

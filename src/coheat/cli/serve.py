@@ -12,6 +12,7 @@ from coheat.cli import app
 from coheat.cli.output import console, note, print_json
 from coheat.cli.serving import KNOB, turned
 from coheat.errors import ConfigError
+from coheat.service.places import Place, place_of, shown
 
 if TYPE_CHECKING:
     from coheat.service.sides import Side
@@ -23,15 +24,20 @@ app.add_typer(keys, name="keys")
 
 RUN = typer.Argument(help="A run of coheat train, or the artifact in it.", metavar="RUN")
 STATE = typer.Option(
-    None, "--state", metavar="DIR", help="Where what is written and the keys are kept (default: RUN.service)."
+    None,
+    "--state",
+    metavar="DIR|URL",
+    envvar="COHEAT_STATE",
+    help="Where what is written and the keys are kept: a directory (default: RUN.service), or a PostgreSQL "
+    "database that several services share, postgresql://USER@HOST/DATABASE.",
 )
 JSON = typer.Option(False, "--json", help="Print JSON instead of text.")
 
 
-def state_directory(run: Path, given: Path | None) -> Path:
+def state_of(run: Path, given: str | None) -> Place:
     """Beside the run, never inside: replacing the run must not take away what was written."""
     if given is not None:
-        return given
+        return place_of(given)
     here = run.absolute()
     if here.name == "model" and (here.parent / "run.json").exists():  # the artifact in a run
         here = here.parent
@@ -54,7 +60,7 @@ def serve(
         "127.0.0.1", help="Address to listen on; other than this machine only with keys."
     ),
     port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
-    state: Path | None = STATE,
+    state: str | None = STATE,
     max_requests: int = typer.Option(64, min=1, help="Requests in progress at once; more are answered 503."),
     max_connections: int = typer.Option(1000, min=1, help="Open connections; idle ones give way to others."),
     per_peer: int = typer.Option(
@@ -77,7 +83,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
-    Bundles and interactions that are written to it are on the disk before they are acknowledged.
+    Bundles and interactions that are written to it are on the disk before they are acknowledged. Several
+    services share a state in PostgreSQL (docs/replicas.md).
     Without keys it listens on this machine only.
 
     Examples:
@@ -89,6 +96,8 @@ def serve(
       coheat serve runs/youshu --host 0.0.0.0
 
       coheat serve --run a=runs/yesterday --run b=runs/today --share a=0.9
+
+      coheat serve runs/youshu --state postgresql://shop@db.example/shop
     """
     # One user's scores are one small product: a second thread for it would cost more than it brings.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -99,21 +108,21 @@ def serve(
 
     sides = _sides(run, runs, shares)
 
-    def announce(url: str, kept: Path) -> None:
+    def announce(url: str, kept: Place) -> None:
         if as_json:
-            print_json({"url": url, "state": str(kept)})
+            print_json({"url": url, "state": shown(kept)})
         else:
             names = ", ".join(f"{side.name}={side.run} ({side.share:.0%})" for side in sides)
             said = f"Serving {run or names} at {url} (Ctrl-C stops)"
             console.print(said, markup=False, highlight=False, soft_wrap=True)
-            note(f"what is written is kept in {kept}")
+            note(f"what is written is kept in {shown(kept)}")
 
     limits = Limits(requests=max_requests, connections=max_connections, connections_per_peer=per_peer)
     counted = frozenset(kind for kind in KINDS if kind in positive)
     if unknown := set(positive).difference(KINDS):
         raise ConfigError(f"--positive {min(unknown)}: choose among {', '.join(KINDS)}")
     options = Options(Address(host, port), health_port, limits, drain, turned(knob), log_ids, counted)
-    run_server(sides, state_directory(sides[0].run, state), options, announce)
+    run_server(sides, state_of(sides[0].run, state), options, announce)
 
 
 def _sides(run: Path | None, runs: list[str], shares: list[str]) -> tuple[Side, ...]:
@@ -147,7 +156,7 @@ def create(
     run: Path = RUN,
     scope: str = typer.Option("read", help="read, or write (which includes reading)."),
     name: str = typer.Option(..., help="Whom it is for; it is listed and revoked by this name."),
-    state: Path | None = STATE,
+    state: str | None = STATE,
     as_json: bool = JSON,
 ) -> None:
     """Make a key and print it, once: only its hash is kept.
@@ -156,10 +165,11 @@ def create(
 
       coheat keys create runs/youshu --scope write --name shop
     """
-    from coheat.service.keys import KeyRing, checked_scope
+    from coheat.service.keys import checked_scope
+    from coheat.service.opening import keys_of
 
-    ring = KeyRing(state_directory(run, state) / "keys.json")
-    secret = ring.create(name, checked_scope(scope))
+    with keys_of(state_of(run, state)) as ring:
+        secret = ring.create(name, checked_scope(scope))
     if as_json:
         print_json({"name": name, "scope": scope, "key": secret})
     else:
@@ -168,16 +178,17 @@ def create(
 
 
 @keys.command("list")
-def list_keys(run: Path = RUN, state: Path | None = STATE, as_json: bool = JSON) -> None:
+def list_keys(run: Path = RUN, state: str | None = STATE, as_json: bool = JSON) -> None:
     """Names and scopes of all keys; the keys themselves are not kept.
 
     Example:
 
       coheat keys list runs/youshu
     """
-    from coheat.service.keys import KeyRing
+    from coheat.service.opening import keys_of
 
-    found = KeyRing(state_directory(run, state) / "keys.json").keys()
+    with keys_of(state_of(run, state)) as ring:
+        found = ring.keys()
     if as_json:
         print_json([{"name": key.name, "scope": key.scope, "created": key.created} for key in found])
         return
@@ -191,7 +202,7 @@ def list_keys(run: Path = RUN, state: Path | None = STATE, as_json: bool = JSON)
 def revoke(
     run: Path = RUN,
     name: str = typer.Option(..., help="The name of the key."),
-    state: Path | None = STATE,
+    state: str | None = STATE,
     as_json: bool = JSON,
 ) -> None:
     """Forget a key; a running service refuses it from its next request on.
@@ -200,9 +211,10 @@ def revoke(
 
       coheat keys revoke runs/youshu --name shop
     """
-    from coheat.service.keys import KeyRing
+    from coheat.service.opening import keys_of
 
-    KeyRing(state_directory(run, state) / "keys.json").revoke(name)
+    with keys_of(state_of(run, state)) as ring:
+        ring.revoke(name)
     if as_json:
         print_json({"revoked": name})
     else:

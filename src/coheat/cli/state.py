@@ -9,9 +9,10 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import console, note, print_json
+from coheat.service.places import is_database, place_of, shown
 
 state = typer.Typer(
-    help="Back up, restore and check what was written to a service.",
+    help="Back up, restore, check and move what was written to a service.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -65,19 +66,52 @@ def restore(
 
 @state.command("check")
 def check(
-    place: Path = typer.Argument(help="A state directory, or a backup.", metavar="STATE|FILE"),
+    place: str = typer.Argument(
+        help="A state directory, a backup, or postgresql://...", metavar="STATE|FILE|URL"
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Verify every row; the service may be running.
+    """Verify every row; services may be running.
+
+    Examples:
+
+      coheat state check backups/monday.sqlite
+
+      coheat state check postgresql://shop@db.example/shop
+    """
+    if is_database(place):
+        from coheat.service.moving import check_database
+
+        found = check_database(place)
+    else:
+        from coheat.service import backup as backups
+
+        found = backups.check(Path(place))
+    _show({"file": shown(place_of(place)), **asdict(found)}, as_json)
+
+
+@state.command("copy")
+def copy(
+    source: Path = typer.Argument(help="A state directory, or a backup.", metavar="STATE|FILE"),
+    target: str = typer.Argument(
+        help="An empty database: postgresql://USER@HOST/DATABASE.", metavar="URL", envvar="COHEAT_STATE"
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Move a shop to PostgreSQL, so that several services can share it. The service must not be running.
+
+    What was written and, from a directory, the keys; the source stays as it is.
 
     Example:
 
-      coheat state check backups/monday.sqlite
+      coheat state copy runs/youshu.service postgresql://shop@db.example/shop
     """
-    from coheat.service import backup as backups
+    from coheat.service.moving import copy as copy_to
 
-    found = backups.check(place)
-    _show({"file": str(place), **asdict(found)}, as_json)
+    found = copy_to(source, target)
+    _show({"file": shown(target), **asdict(found)}, as_json)
+    if not as_json:
+        note(f"next: coheat serve RUN --state {shown(target)}, on as many machines as you like")
 
 
 def _show(document: dict[str, object], as_json: bool) -> None:

@@ -21,6 +21,7 @@ from coheat.data.merging import Row, merge
 from coheat.data.writing import COLLECTED, LEDGER, fill_tables, fresh_directory
 from coheat.errors import ConfigError, DataError
 from coheat.retraining.records import read_recorded
+from coheat.service.places import shown
 from coheat.storage import read_json, write_json
 
 FORMAT = 1
@@ -79,7 +80,7 @@ def collect(
     merged = merge(read_data(directory), recorded, read_ledger(directory), positive)
     found = Collected(
         data=str(directory),
-        source=str(source),
+        source=shown(str(source)),
         sequence=recorded.sequence,
         positive=[kind for kind in KINDS if kind in positive],
         fingerprint=merged.data.fingerprint,

@@ -1,4 +1,4 @@
-"""Where what was recorded comes from: a state directory, a backup of one, or a running service."""
+"""Where what was recorded comes from: a state directory or a backup of one, a database, a running service."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from coheat.data.merging import Recorded, Row, WrittenBundle
 from coheat.data.said_columns import SaidColumns
 from coheat.errors import ConfigError
 from coheat.retraining.client import Client, is_address
+from coheat.service.places import Place, place_of
 
 PAGE = 1000
 """Rows asked for at once."""
@@ -17,16 +18,17 @@ PAGE = 1000
 
 def read_recorded(source: str, key: str | None = None) -> Recorded:
     """All that was written to a service; it may be running meanwhile."""
-    return _from_service(Client(source, key)) if is_address(source) else _from_state(Path(source))
+    return _from_service(Client(source, key)) if is_address(source) else _from_state(place_of(source))
 
 
-def _from_state(place: Path) -> Recorded:
-    from coheat.service.sqlite_reader import records_of
+def _from_state(place: Place) -> Recorded:
+    from coheat.service.opening import records_of
 
-    if not place.exists():
+    if isinstance(place, Path) and not place.exists():
         raise ConfigError(
             f"{place}: there is nothing to collect from; give a state directory (RUN.service, or the --state "
-            "of the service), a backup of one, or the address of a running service"
+            "of the service), a backup of one, a database (postgresql://...), or the address of a running "
+            "service"
         )
     with records_of(place) as records:
         # The number first: interactions that come meanwhile are left for the next time. Bundles last: so that

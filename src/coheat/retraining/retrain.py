@@ -26,6 +26,7 @@ from coheat.retraining import publishing
 from coheat.retraining.collecting import TAKEN, collect, read_ledger
 from coheat.retraining.judging import Judgement, judge, prepare
 from coheat.runs import DATA, STEPS, Run, open_run, train_run
+from coheat.service.places import shown
 from coheat.storage import alone_in, read_json, write_json
 from coheat.training import Watcher
 from coheat.warm_start import starts_warm
@@ -40,6 +41,7 @@ class Asked:
     run: str
     fingerprint: str
     source: str
+    """Without a password, where it is the address of a database."""
     data: str | None
     positive: list[str]
     fresh: bool
@@ -91,14 +93,14 @@ def retrain(
     """
     served, target = Path(run).absolute(), Path(out)
     publishing.recover(served)
-    old, asked = _asked(served, str(source), target, data, positive, fresh)
+    old, asked = _asked(served, shown(str(source)), target, data, positive, fresh)
     steps = target / STEPS
     if not (target / DATA).exists() and data is None:
         _data_of(old)  # what is missing is said before anything is written
     with alone_in(steps):
         write_json(steps / ASKED, asdict(asked))
         try:
-            counts = _collected(old, asked, target, key)
+            counts = _collected(old, str(source), asked, target, key)
         except CoheatError:
             if not (target / DATA).exists():  # nothing was begun: the next try may ask for something else
                 (steps / ASKED).unlink()
@@ -162,14 +164,14 @@ def _data_of(old: Run) -> Path:
     return found.resolve()
 
 
-def _collected(old: Run, asked: Asked, out: Path, key: str | None) -> dict[str, int]:
+def _collected(old: Run, source: str, asked: Asked, out: Path, key: str | None) -> dict[str, int]:
     """The data with what was recorded, collected once; what is new in them."""
     directory = out / DATA
     for part in out.glob(f".{DATA}.*.part"):  # of a process that was killed
         shutil.rmtree(part)
     if not (directory / COLLECTED).exists():
         base = Path(asked.data) if asked.data is not None else _data_of(old)
-        return collect(asked.source, base, directory, asked.positive, key).counts
+        return collect(source, base, directory, asked.positive, key).counts
     counts: dict[str, int] = read_json(directory / COLLECTED)["counts"]
     return counts
 

@@ -21,15 +21,16 @@ from coheat.service import schemas
 from coheat.service.addresses import Addresses
 from coheat.service.happened import Recent
 from coheat.service.health import OK, Readiness
-from coheat.service.keys import KeyRing
+from coheat.service.keys import KeyRing, Keys
 from coheat.service.limits import Limits
 from coheat.service.list_routes import listed_at_once
 from coheat.service.metrics import Metrics
 from coheat.service.middleware import Middleware
+from coheat.service.opening import KEYS, open_store
+from coheat.service.places import Place
 from coheat.service.problems import add_handlers
 from coheat.service.routes import router
 from coheat.service.sides import Side
-from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
 from coheat.service.store import TOOK, Kind, Store
 
@@ -42,16 +43,17 @@ Health (`/health/live`, `/health/ready`) is open to everybody; `/metrics` wants 
 
 def create_app(
     run: Path | Sequence[Side],
-    state_directory: Path,
+    place: Place,
     store: Store | None = None,
     limits: Limits | None = None,
     knobs: Mapping[str, float] | None = None,
     log_ids: bool = False,
     health_port: int | None = None,
     positive: frozenset[Kind] = TOOK,
+    keys: Keys | None = None,
 ) -> FastAPI:
-    """The service of one run, or of several side by side; what is written is kept in `state_directory` (or
-    in `store`).
+    """The service of one run, or of several side by side; what is written and the keys are kept at `place`, a
+    directory or the address of a database (or what is written in `store`, and the keys in `keys`).
 
     `knobs` are turned as they are named (see `Recommender.load`); `positive` are the kinds of interactions
     that hide a bundle from the user and count in its popularity.
@@ -59,7 +61,9 @@ def create_app(
     Loading and replaying happen here, so that a fault stops the start with a sentence.
     """
     metrics = Metrics()
-    store = store or SqliteStore(state_directory / "store.sqlite")
+    if store is None:
+        store, keys = open_store(place)
+    keys = keys or KeyRing(Path(place) / KEYS)
     try:
         state = State(run, store, metrics, knobs, log_ids, positive)
     except BaseException:
@@ -82,7 +86,6 @@ def create_app(
     _add_operations(app, metrics)
     _describe_keys(app)
     app.mount("/", StaticFiles(directory=WEB, html=True, check_dir=False), name="explorer")
-    keys = KeyRing(state_directory / "keys.json")
     app.state.readiness = Readiness(state, keys)
     app.add_middleware(
         Middleware,
@@ -91,6 +94,7 @@ def create_app(
         addresses=Addresses(app.openapi),
         limits=limits or Limits(),
         has_started=lambda: state.caught_up,
+        reach=state.follower.reach,
         log_ids=log_ids,
         health_port=health_port,
         at_once={"/v1/recommendations/{user_id}": partial(listed_at_once, state)},

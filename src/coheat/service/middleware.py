@@ -53,6 +53,8 @@ HEADERS = {
 }
 RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 NOT_CACHED = (b"cache-control", b"no-cache")
+SEQUENCE = b"coheat-sequence"
+"""In the answer to a write its number; in a request the change that has to be seen in the answer."""
 READS = {"GET", "HEAD", "OPTIONS"}
 READING_POSTS = {"/v1/previews", "/v1/recommendations", "/v1/descriptions"}
 """They answer a question that does not fit into an address, and change nothing."""
@@ -69,13 +71,14 @@ class Middleware:
         limits: Limits,
         addresses: Addresses,
         has_started: Callable[[], bool],
+        reach: Callable[[int], Awaitable[bool]],
         log_ids: bool = False,
         health_port: int | None = None,
         at_once: Mapping[str, AtOnce] | None = None,
     ):
         """`at_once` are the addresses that are asked most often: they are answered without `app`."""
         self.app, self.keys, self.metrics, self.limits = app, keys, metrics, limits
-        self.addresses, self.has_started = addresses, has_started
+        self.addresses, self.has_started, self.reach = addresses, has_started, reach
         self.log_ids, self.health_port = log_ids, health_port
         self.bodies = Bodies(limits)
         self.wrong_keys = WrongKeys(limits.refused_keys)
@@ -95,6 +98,7 @@ class Middleware:
         scope["state"] |= {"id": self.tokens.take(8).hex(), "address": self.addresses.find(scope["path"])}
         logs.request_id.set(scope["state"]["id"])
         logs.key_name.set(None)
+        logs.written.set(None)
         answer = Answer(send, scope["state"]["id"], has_body=scope["method"] != "HEAD")
         try:
             await self._let_through(scope, receive, answer)
@@ -133,6 +137,7 @@ class Middleware:
                 await self.app(seen, receive, answer)
                 return
             self._check(scope)
+            await self._wait_for(scope)
             body = await self.bodies.read(receive)
             with self._place(scope, answer):
                 said = await self._said_at_once(scope)
@@ -165,6 +170,18 @@ class Middleware:
             return await handler(name, parameters(scope["query_string"]))
         except CoheatError as error:
             return problem_of(error, scope["state"]["id"])
+
+    async def _wait_for(self, scope: Scope) -> None:
+        """Whoever has written something elsewhere, and says so, sees it here, too."""
+        wanted = next((value.decode("latin-1") for name, value in scope["headers"] if name == SEQUENCE), None)
+        if wanted is None or not scope["path"].startswith("/v1"):
+            return
+        if not wanted.isdecimal() or len(wanted) > 18:
+            detail = "the header Coheat-Sequence is the number that a write was answered with"
+            raise Refused(422, detail, "sequence")
+        if not await self.reach(int(wanted)):
+            detail = f"change {wanted} has not arrived at this service yet; try again soon"
+            raise Refused(503, detail, "behind", {"Retry-After": "1"})
 
     @contextmanager
     def _place(self, scope: Scope, answer: Answer) -> Iterator[None]:
@@ -290,7 +307,9 @@ class Answer:
             given = list(message.get("headers", ()))
             cached = [] if any(name == b"cache-control" for name, _ in given) else [NOT_CACHED]
             identity = (b"x-request-id", self.request_id.encode())
-            message = {**message, "headers": [*given, *RAW_HEADERS, identity, *cached]}
+            sequence = logs.written.get()
+            written = [] if sequence is None else [(SEQUENCE, str(sequence).encode())]
+            message = {**message, "headers": [*given, *RAW_HEADERS, identity, *cached, *written]}
         if message["type"] == "http.response.body" and not self.has_body:
             message = {**message, "body": b""}
         self.n_bytes += len(message.get("body", b""))

@@ -15,21 +15,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, LiteralString, TypeAlias
 
+import psycopg
+from psycopg import Connection, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import ConnectionPool, PoolTimeout
+
 from coheat.errors import ConfigError
 from coheat.service.places import shown
 from coheat.service.postgres_format import MIGRATIONS, OVERTAKEN
 from coheat.service.store import Overtaken, StoreError
-
-try:
-    import psycopg
-    from psycopg import Connection, sql
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    from psycopg_pool import ConnectionPool, PoolTimeout
-except ModuleNotFoundError as missing:
-    raise ConfigError(
-        f"a state in PostgreSQL needs the package {missing.name}; install it with: "
-        "pip install 'coheat[serve,postgres]'"
-    ) from None
 
 CONNECT_SECONDS = 3
 ANSWER_SECONDS = 5.0
@@ -159,7 +153,7 @@ class Database:
         assert found is not None
         return found
 
-    def read(self, query: LiteralString, values: Sequence[object] = ()) -> list[Row]:
+    def read(self, query: LiteralString | sql.Composed, values: Sequence[object] = ()) -> list[Row]:
         with self._connection(READ_SECONDS, is_write=False) as connection:
             return connection.execute(query, values).fetchall()
 

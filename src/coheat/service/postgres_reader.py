@@ -13,9 +13,9 @@ from typing import LiteralString
 
 from coheat.attributes import Value
 from coheat.service.online import Outcome
-from coheat.service.postgres_database import Database, Row
+from coheat.service.postgres_database import Database, Row, check_version
 from coheat.service.sides import MADE_HERE, TOKEN_CHARACTERS
-from coheat.service.store import KINDS, TOOK, BundleChange, Details, Interaction, Kind, Subject
+from coheat.service.store import KINDS, TOOK, BundleChange, Details, Interaction, Kind, StoreError, Subject
 
 STEP = 20_000
 """Rows read at once."""
@@ -60,6 +60,12 @@ class PostgresReader:
         )
         for rows in self._steps(query + IN_STEPS, (list(kinds),), after, until, None):
             yield [(from_stored(user), from_stored(bundle)) for _, user, bundle in rows]
+
+    def hashed_pairs(self) -> Iterator[list[tuple[bytes, str, str]]]:
+        """Users and bundles of all interactions, with the hashes that stand beside them."""
+        query: LiteralString = "SELECT sequence, pair, user_id, bundle_id FROM coheat.interactions WHERE "
+        for rows in self._steps(query + IN_STEPS, (), 0, None, None):
+            yield [(pair, from_stored(user), from_stored(bundle)) for _, pair, user, bundle in rows]
 
     def bundle(self, bundle_id: str) -> BundleChange | None:
         found = self.database.read(BUNDLE + "WHERE bundle_id = %s", (to_stored(bundle_id),))
@@ -136,6 +142,24 @@ class PostgresReader:
             yield rows
             after = rows[-1][0]
             left -= len(rows)
+
+
+def opened(address: str) -> PostgresReader:
+    """The records of a database that a service has been on; nothing is changed in it."""
+    database = Database(address)
+    try:
+        [(there,)] = database.read("SELECT to_regclass('coheat.format') IS NOT NULL")
+        if not there:
+            raise StoreError(
+                f"{database.name}: there are no tables of coheat; start a service on it, or move one there "
+                "with coheat state copy"
+            )
+        [(version,)] = database.read("SELECT version FROM coheat.format")
+        check_version(int(version), database.name)
+    except BaseException:
+        database.close()
+        raise
+    return PostgresReader(database)
 
 
 def to_stored(text: str) -> str:

@@ -23,12 +23,13 @@ from coheat.errors import ConfigError
 from coheat.service.app import create_app
 from coheat.service.connections import Connection, Connections
 from coheat.service.health import Readiness
-from coheat.service.keys import KeyRing, Keys
+from coheat.service.keys import Keys
 from coheat.service.limits import Limits, usable_connections
-from coheat.service.locking import lock_directory, release
 from coheat.service.logs import logging_to
 from coheat.service.metrics import Metrics
 from coheat.service.middleware import is_loopback
+from coheat.service.opening import alone_at, keys_of
+from coheat.service.places import Place
 from coheat.service.sides import Side
 from coheat.service.state import State
 from coheat.service.store import TOOK, Kind
@@ -65,18 +66,16 @@ class Options:
     """See `create_app`."""
 
 
-Announce = Callable[[str, Path], None]
+Announce = Callable[[str, Place], None]
 
 
-def run_server(
-    run: Path | Sequence[Side], state_directory: Path, options: Options, announce: Announce
-) -> None:
+def run_server(run: Path | Sequence[Side], place: Place, options: Options, announce: Announce) -> None:
     """Serve until a signal ends it; `announce` is told the address once requests can come."""
     address = options.address
-    _check_open(address, KeyRing(state_directory / "keys.json"))
+    with keys_of(place) as keys:
+        _check_open(address, keys)
     limits = replace(options.limits, connections=usable_connections(options.limits.connections))
-    lock = lock_directory(state_directory)
-    try:
+    with alone_at(place):
         # Lists are computed in one thread. A second one, of the library behind numpy's products, would share
         # a core with the event loop, and each product would wait, at full speed, until that one has its turn.
         with logging_to() as log, threadpool_limits(1, user_api="blas"):
@@ -84,7 +83,7 @@ def run_server(
             health = listen(Address(address.host, options.health_port)) if options.health_port else None
             app = create_app(
                 run,
-                state_directory,
+                place,
                 limits=limits,
                 knobs=options.knobs,
                 log_ids=options.log_ids,
@@ -99,13 +98,11 @@ def run_server(
             # The event loop and the model's thread pass Python's lock to each other many times per request.
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = listener.getsockname()[:2]
-            announce(f"http://{f'[{host}]' if ':' in host else host}:{port}", state_directory)
+            announce(f"http://{f'[{host}]' if ':' in host else host}:{port}", place)
             sockets = [listener, *([health] if health else [])]
             make_server(app, sockets, limits, options.drain).run(sockets=sockets)
         if state.failure is not None:
             raise state.failure
-    finally:
-        release(lock)
 
 
 def make_server(app: FastAPI, sockets: Sequence[socket.socket], limits: Limits, drain: float) -> Server:
