@@ -8,7 +8,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 # What the virtual environment needs is compiled here: at run time nothing can be written beside it.
 RUN python -m venv /opt/coheat \
-    && /opt/coheat/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve]' \
+    && /opt/coheat/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,postgres]' \
     && /opt/coheat/bin/pip uninstall --yes --quiet pip \
     && /opt/coheat/bin/python -m compileall -q /opt/coheat/lib
 

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/coheat demo --out demo
 
-test: $(VENV)/installed-dev $(VENV)/browser
+test: $(VENV)/installed-dev $(VENV)/browser $(VENV)/postgres
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -45,6 +45,14 @@ $(VENV)/browser: $(VENV)/bin/python
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq \
 	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } \
 	  || echo "no Chromium here: the browser tests will be skipped"
+	touch $@
+
+# A service with replicas is tested on a PostgreSQL that the tests start; the same holds for it.
+$(VENV)/postgres: $(VENV)/bin/python
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq \
+	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql >/dev/null; } \
+	  || echo "no PostgreSQL here: the tests of replicas will be skipped"
 	touch $@
 
 clean:

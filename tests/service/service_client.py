@@ -21,6 +21,7 @@ from service_common import SMALL, write_random_artifact
 
 from coheat.service.app import create_app
 from coheat.service.limits import Limits
+from coheat.service.places import Place
 from coheat.service.sides import Side
 from coheat.service.store import Store
 
@@ -44,7 +45,7 @@ def linked_run(directory: Path) -> Path:
 @asynccontextmanager
 async def started(
     run: Path | Sequence[Side],
-    state: Path,
+    state: Place,
     limits: Limits | None = None,
     store: Store | None = None,
     **options: Any,

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -66,7 +67,7 @@ def test_the_image_has_no_root_and_no_torch() -> None:
     assert last("USER").split(":")[0].isdigit()
     assert int(last("USER").split(":")[0]) > 0
     installed = next(rest for word, rest in instructions() if word == "RUN" and "pip install" in rest)
-    assert "'.[serve]'" in installed
+    assert "'.[serve,postgres]'" in installed
     assert "[train" not in installed
 
 
@@ -121,6 +122,25 @@ def test_what_is_mounted_exists_and_volumes_are_declared() -> None:
     assert {word for word in json.loads(last("CMD")) if word.startswith("/")} == {
         place.split(":")[-1] for place in mounted if place.startswith("/") or ":" in place
     }
+
+
+def test_replicas_have_a_database_and_options_that_exist() -> None:
+    """Only with their profile: who wants one service gets one."""
+    services = compose()["services"]
+    replica, postgres = services["replica"], services["postgres"]
+    assert replica["profiles"] == postgres["profiles"] == ["replicas"]
+    assert "profiles" not in services["service"]
+    serve_command = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    known = {option for parameter in serve_command.params for option in parameter.opts}
+    assert {word for word in replica["command"] if word.startswith("--")} <= known
+    address = urlsplit(replica["environment"]["COHEAT_STATE"])
+    environment = postgres["environment"]
+    assert (address.username, address.password, address.hostname, address.path) == (
+        environment["POSTGRES_USER"], None, "postgres", f"/{environment['POSTGRES_DB']}",
+    )  # fmt: skip
+    assert replica["environment"]["PGPASSWORD"] == environment["POSTGRES_PASSWORD"]
+    for guard in ("read_only", "cap_drop", "security_opt"):
+        assert replica[guard] == services["service"][guard]
 
 
 def test_the_commands_in_the_comments_of_compose_are_known() -> None:
