@@ -218,8 +218,8 @@ def reached(shop: Shop, seconds: float = 30.0) -> int:
 
 
 def differing_lists(shop: Shop) -> list[str]:
-    """Users whose lists are not the same on all replicas, but for the last bits of scores: whether bundles were
-    placed one by one or together changes the order in which numbers are added."""
+    """Users whose lists are not the same on all replicas, but for the last bits of scores: whether bundles
+    were placed one by one or together changes the order in which numbers are added."""
     faults = []
     for user in range(LISTS):
         path = f"/v1/recommendations/user-{user}?k=60"

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +119,15 @@ def test_replicas_that_followed_are_as_one_that_replayed(tmp_path: Path) -> None
 
     def step(state: State) -> Coroutine[Any, Any, object]:
         name, user = rng.choice(bundles), rng.choice(users)
-        return rng.choice(
-            [
-                lambda: state.replace_bundle(name, [f"item-{rng.randrange(9)}", "moon"]),
-                lambda: state.create_bundle(name, ["item-7"], None, {"title": "x", "price": 1.5}),
-                lambda: state.remove_bundle(name),
-                lambda: state.record([NewInteraction(user, name), NewInteraction(user, "bundle-3", "shown")]),
-                lambda: state.withdraw([Withdrawal(user, name)]),
-                lambda: state.describe_bundle(name, {"title": user}),
-            ]
-        )()
+        steps: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: state.replace_bundle(name, [f"item-{rng.randrange(9)}", "moon"]),
+            lambda: state.create_bundle(name, ["item-7"], None, {"title": "x", "price": 1.5}),
+            lambda: state.remove_bundle(name),
+            lambda: state.record([NewInteraction(user, name), NewInteraction(user, "bundle-3", "shown")]),
+            lambda: state.withdraw([Withdrawal(user, name)]),
+            lambda: state.describe_bundle(name, {"title": user}),
+        ]
+        return rng.choice(steps)()
 
     async def go() -> None:
         states = [State(run, PostgresStore(address), Metrics()) for _ in range(2)]
@@ -216,6 +215,27 @@ def test_who_missed_too_many_changes_replays_the_net_state(tmp_path: Path) -> No
     with pytest.raises(Missed):
         store.changes(999)
     store.close()
+
+
+def test_a_database_that_was_set_back_is_followed_there(tmp_path: Path) -> None:
+    run, address = linked_run(tmp_path), database()
+
+    async def go() -> None:
+        async with started(run, address) as client:
+            for name in ("kept", "lost"):
+                assert (await publish(client, name, ["item-1"])).status_code == 201
+            with psycopg.connect(address) as connection:
+                connection.execute("DELETE FROM coheat.bundles WHERE sequence = 2")
+                connection.execute("DELETE FROM coheat.changes WHERE sequence = 2")
+                connection.execute("UPDATE coheat.state SET latest = 1")
+            ends = time.monotonic() + 30
+            while (await client.get("/v1/bundles/lost")).status_code != 404:
+                assert time.monotonic() < ends
+                await asyncio.sleep(0.05)
+            assert (await client.get("/v1/bundles/kept")).status_code == 200
+            assert (await publish(client, "lost", ["item-2"])).headers["Coheat-Sequence"] == "2"
+
+    asyncio.run(go())
 
 
 def test_newer_tables_are_refused_and_a_wrong_address_is_told_without_its_password(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from coheat.service import changes
@@ -133,7 +134,7 @@ class Follower:
     async def catch_up(self, fresh: dict[str, LoadedModel]) -> None:
         """Models that do not answer yet, with what was written."""
         for loaded in fresh.values():
-            await self.threads.run(self.threads.aside, lambda one=loaded: one.replay(self.store))  # type: ignore[misc]
+            await self.threads.run(self.threads.aside, partial(loaded.replay, self.store))
 
     # --- what others write ----------------------------------------------------------------------
 
@@ -149,12 +150,14 @@ class Follower:
                 await self._watching
 
     async def _watch(self) -> None:
-        def wait() -> int:
-            return self.store.wait(self.models.sequence, WATCH_SECONDS)
-
         while True:
             try:
+                seen = self.models.sequence
+                wait = partial(self.store.wait, seen, WATCH_SECONDS)
                 latest = await self.threads.run(self.threads.stream, wait)
+                if latest < seen:
+                    log.warning("the store was set back from change %s to %s; loading anew", seen, latest)
+                    self._must_load = True
                 self.metrics.behind.set(max(0, latest - self.models.sequence))
                 if latest > self.models.sequence or self._must_load:
                     async with self.changing:

@@ -46,7 +46,7 @@ class Readiness:
         except StoreError as error:
             return error.reason
         except TimeoutError:
-            return "the disk does not answer"
+            return "the store does not answer"
         return OK
 
     def _keys(self) -> str:

@@ -345,6 +345,7 @@ class State:
 
     async def check_store(self) -> None:
         """Raise `StoreError` where the next write would fail."""
+        self.store.check_reachable()
         await self._on_disk(self.store.check)
 
     async def _store(
