@@ -48,6 +48,16 @@ async def two(run: Path, address: str) -> AsyncIterator[Two]:
         yield one, other
 
 
+async def got(client: httpx.AsyncClient, path: str, written: httpx.Response) -> httpx.Response:
+    """Asked so that a write is seen; again as long as it has not arrived (the machine may be busy)."""
+    headers = {"Coheat-Sequence": written.headers["Coheat-Sequence"]}
+    for _ in range(30):
+        found = await client.get(path, headers=headers)
+        if found.status_code != 503:
+            break
+    return found
+
+
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     done = [sys.executable, "-c", START, *words]
     found = subprocess.run(
@@ -65,14 +75,12 @@ def test_what_one_is_told_the_other_knows(tmp_path: Path) -> None:
     async def go() -> None:
         async with two(run, address) as (one, other):
             made = await publish(one, "new", ["item-1", "item-2"])
-            seen = {"Coheat-Sequence": made.headers["Coheat-Sequence"]}
-            assert (await other.get("/v1/bundles/new", headers=seen)).json() == made.json()
+            assert (await got(other, "/v1/bundles/new", made)).json() == made.json()
             taken = await other.post("/v1/interactions", json={"user_id": "user-1", "bundle_id": "new"})
             assert (taken.status_code, taken.json()["popularity"]) == (201, 1)
             again = await one.post("/v1/interactions", json={"user_id": "user-1", "bundle_id": "new"})
             assert (again.status_code, again.json()["popularity"]) == (200, 1)
-            seen = {"Coheat-Sequence": taken.headers["Coheat-Sequence"]}
-            lists = [await each.get("/v1/recommendations/user-1?k=60", headers=seen) for each in (one, other)]
+            lists = [await got(each, "/v1/recommendations/user-1?k=60", taken) for each in (one, other)]
             assert without_id(lists[0].json()) == without_id(lists[1].json())
             assert "new" not in {row["bundle_id"] for row in lists[0].json()["recommendations"]}
             await other.patch("/v1/bundles/new", json={"title": "Feast", "available": False})
@@ -84,8 +92,7 @@ def test_what_one_is_told_the_other_knows(tmp_path: Path) -> None:
             assert withdrawn.json() == {"withdrawn": 1}
             gone = await one.delete("/v1/bundles/new")
             assert gone.status_code == 204
-            seen = {"Coheat-Sequence": gone.headers["Coheat-Sequence"]}
-            assert (await other.get("/v1/bundles/new", headers=seen)).status_code == 404
+            assert (await got(other, "/v1/bundles/new", gone)).status_code == 404
             later = {"Coheat-Sequence": "1000000"}
             refused = await other.get("/v1/recommendations/user-1", headers=later)
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
@@ -178,7 +185,7 @@ def test_while_the_database_is_away_lists_go_on_and_nothing_is_lost(tmp_path: Pa
             refused = await asyncio.gather(*(publish(both[0], f"r{n}", ["item-1"]) for n in range(20)))
             assert {answer.status_code for answer in refused} == {503}
             assert {"nothing was changed" in answer.json()["detail"] for answer in refused} == {True}
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 20  # one after the other it would be a minute
             assert PASSWORD not in refused[0].text
             postgres.start() if how == "stopped" else postgres.pause(stopped=False)
             # Asked when nobody knew that it is away: refused, or answered in the end.
@@ -187,10 +194,9 @@ def test_while_the_database_is_away_lists_go_on_and_nothing_is_lost(tmp_path: Pa
                 await settled(client, 200)
             made = await publish(both[1], "after", ["item-1"])
             assert made.status_code == 201
-            seen = {"Coheat-Sequence": made.headers["Coheat-Sequence"]}
             for client in both:
                 there = [
-                    (await client.get(f"/v1/bundles/{name}", headers=seen)).status_code
+                    (await got(client, f"/v1/bundles/{name}", made)).status_code
                     for name in ("before", "after", "r0", "r19")
                 ]
                 assert there == [200, 200, 404, 404]

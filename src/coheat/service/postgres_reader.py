@@ -89,10 +89,12 @@ class PostgresReader:
     def details(
         self, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> Iterator[Details]:
-        query: LiteralString = "SELECT sequence, subject, id, columns::text FROM coheat.details WHERE "
+        query: LiteralString = (
+            "SELECT sequence, subject, id, columns::text, written_at FROM coheat.details WHERE "
+        )
         for rows in self._steps(query + IN_STEPS, (), after, until, limit):
-            for sequence, subject, name, columns in rows:
-                yield Details(sequence, subject, from_stored(name), columns_from(columns))
+            for sequence, subject, name, columns, at in rows:
+                yield Details(sequence, subject, from_stored(name), columns_from(columns), at)
 
     def columns_of(self, subject: Subject, name: str) -> dict[str, Value]:
         found = self.database.read(
