@@ -3,7 +3,9 @@
 Interactions are put in order: by time, where they have times, else by chance. Yesterday's model learns from
 the first of them, today's from more; both of today's, the fresh one and the one that starts from
 yesterday's, are judged by the same later ones. Without times, some bundles are left out of yesterday
-altogether, so that there are new ones. Seconds are those of the processor, so that other work on the machine
+altogether, so that there are new ones. With --split, today has the training part of a
+published split, yesterday some of that, and the test part judges. Seconds are those of the processor, so that
+other work on the machine
 does not count; what compiles is compiled before.
 """
 
@@ -13,6 +15,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ from common import markdown, write_json
 
 from coheat.config import parse_overrides
 from coheat.data.dataset import BundleData, Indices, Sparse, pairs, relation
-from coheat.data.files import read_data
+from coheat.data.files import read_data, read_split
+from coheat.data.split import Split
 from coheat.evaluation import Evaluation, evaluate
 from coheat.evaluation.intervals import bootstrap
 from coheat.runs import Run, train_run
@@ -55,18 +59,37 @@ def timed(train: Callable[[], Run]) -> tuple[Run, float]:
     return run, time.process_time() - started
 
 
-def night(
-    data: BundleData, cut: float, options: argparse.Namespace, out: Path, rng: np.random.Generator
-) -> dict[str, Any]:
-    """One night: yesterday's model, a fresh one and a warm one, judged by what came later."""
+@dataclass(frozen=True)
+class Days:
+    """What yesterday and today knew, and what came later."""
+
+    yesterday: BundleData
+    today: BundleData
+    later: Sparse
+
+
+def days_of(data: BundleData, cut: float, options: argparse.Namespace, rng: np.random.Generator) -> Days:
     place, n = order_of(data, rng), data.user_bundle.nnz
     users, bundles = pairs(data.user_bundle)
-    step = options.step * n
     today, later = place < cut * n, (place >= cut * n) & (place < cut * n + options.judged * n)
-    yesterday = place < cut * n - step
+    yesterday = place < cut * n - options.step * n
     if data.timestamps is None:
         yesterday &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
     held_out = relation(users[later], bundles[later], data.user_bundle.shape)
+    return Days(first(data, yesterday), first(data, today), held_out)
+
+
+def days_of_split(split: Split, options: argparse.Namespace, rng: np.random.Generator) -> Days:
+    """Today is the training part, yesterday lacks a step of it and some of the bundles altogether."""
+    data, bundles = split.train, pairs(split.train.user_bundle)[1]
+    n = data.user_bundle.nnz
+    kept = rng.permutation(n) < (1 - options.step) * n
+    kept &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
+    return Days(first(data, kept), data, split.test)
+
+
+def night(days: Days, options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """One night: yesterday's model, a fresh one and a warm one, judged by what came later."""
     settings: dict[str, Any] = {
         "model_name": options.model,
         "preset": options.preset,
@@ -74,15 +97,17 @@ def night(
         "scenario": "everything",
         "watcher": Watcher(),
     }
-    before = train_run(first(data, yesterday), out / "yesterday", **settings)
-    fresh, fresh_seconds = timed(lambda: train_run(first(data, today), out / "fresh", **settings))
-    warm, warm_seconds = timed(
-        lambda: train_run(first(data, today), out / "warm", start=before.path, **settings)
-    )
-    found = {name: judged(run, held_out) for name, run in
+    before = train_run(days.yesterday, out / "yesterday", **settings)
+    fresh, fresh_seconds = timed(lambda: train_run(days.today, out / "fresh", **settings))
+    warm, warm_seconds = timed(lambda: train_run(days.today, out / "warm", start=before.path, **settings))
+    found = {name: judged(run, days.later) for name, run in
              (("yesterday", before), ("fresh", fresh), ("warm", warm))}  # fmt: skip
     return {
-        "interactions": {"yesterday": int(yesterday.sum()), "today": int(today.sum()), "later": held_out.nnz},
+        "interactions": {
+            "yesterday": days.yesterday.user_bundle.nnz,
+            "today": days.today.user_bundle.nnz,
+            "later": days.later.nnz,
+        },
         "epochs": {"fresh": fresh.record.training["epochs"], "warm": warm.record.training["epochs"]},
         "seconds": {"fresh": fresh_seconds, "warm": warm_seconds},
         "metrics": {name: figures(one) for name, one in found.items()},
@@ -109,7 +134,7 @@ def compile_all(options: argparse.Namespace, data: BundleData, out: Path) -> Non
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(
         description=__doc__,
-        epilog="example:\n  python benchmarks/warm_start.py --data DATA/warm/Youshu --preset youshu",
+        epilog="example:\n  python benchmarks/warm_start.py --data DATA/all/Youshu --split --preset youshu",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("--data", type=Path, required=True, metavar="DIR", help="tables, or research text")
@@ -118,17 +143,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument(
         "--cuts", type=float, nargs="+", default=[0.9], help="where today ends, as a share of all; repeatable"
     )
+    options.add_argument("--split", action="store_true", help="take the published split of the data")
     options.add_argument("--step", type=float, default=0.1, help="what today has more than yesterday")
     options.add_argument("--judged", type=float, default=0.1, help="what judges, right after today")
     options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     asked = options.parse_args(arguments)
-    data, rng = read_data(asked.data), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
+    split = read_split(asked.data) if asked.split else None
+    data = split.train if split else read_data(asked.data)
     nights = []
     with tempfile.TemporaryDirectory(prefix="coheat-benchmark-") as name:
         compile_all(asked, data, Path(name) / "compiled")
         for number, cut in enumerate(asked.cuts):
-            nights.append(night(data, cut, asked, Path(name) / str(number), rng))
+            days = days_of_split(split, asked, rng) if split else days_of(data, cut, asked, rng)
+            nights.append(night(days, asked, Path(name) / str(number)))
             print(f"night {number + 1} of {len(asked.cuts)} is over", flush=True)
     gaps = {m: bootstrap(np.concatenate([one["gaps"][m] for one in nights])) for m in METRICS}
     seconds = {side: sum(one["seconds"][side] for one in nights) for side in ("fresh", "warm")}

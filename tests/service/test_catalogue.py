@@ -219,3 +219,34 @@ def test_what_was_shown_lately_is_not_shown_again(run: Path) -> None:
         assert await listed(client, not_shown_for=7200) == first[2:]
 
     with_client(run, check)
+
+
+def test_fields_come_with_bundles_that_are_alike_and_in_explanations(run: Path) -> None:
+    """Only lists had them."""
+
+    async def check(client: httpx.AsyncClient) -> None:
+        for n in range(40):
+            await client.patch(f"/v1/bundles/bundle-{n}", json={"title": f"Title {n}", "price": n})
+        alike = "/v1/bundles/bundle-1/similar?k=3"
+        plain = (await client.get(alike)).json()["similar"]
+        assert all("fields" not in row for row in plain)
+        rows = (await client.get(f"{alike}&fields=title,price")).json()["similar"]
+        assert [row["bundle_id"] for row in rows] == [row["bundle_id"] for row in plain]
+        for row in rows:
+            n = int(row["bundle_id"].removeprefix("bundle-"))
+            assert row["fields"] == {"title": f"Title {n}", "price": n}
+        dear = (await client.get(f'{alike}&where={{"price": {{"at_least": 38}}}}')).json()["similar"]
+        assert {row["bundle_id"] for row in dear} == {"bundle-38", "bundle-39"}
+        preview = {"item_ids": ["item-1"], "k": 2, "fields": ["title"]}
+        found = (await client.post("/v1/previews", json=preview)).json()["similar"]
+        assert all(row["fields"]["title"].startswith("Title") for row in found)
+        why = "/v1/explanations?user_id=user-1&bundle_id=bundle-7"
+        told = (await client.get(f"{why}&fields=title")).json()
+        assert told["fields"] == {"title": "Title 7"}
+        assert told["user_bundles"]
+        for row in told["user_bundles"]:
+            assert row["fields"] == {"title": row["bundle_id"].replace("bundle-", "Title ")}
+        for wrong in (f"{alike}&fields=colour", f"{alike}&where=no", f"{why}&fields=colour"):
+            assert (await client.get(wrong)).status_code == 422
+
+    with_client(run, check)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
+from coheat.attributes import Value
 from coheat.cli import app
-from coheat.cli.output import console, print_json
-from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, add_bundles, show, turned
+from coheat.cli.output import console, print_json, visible
+from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, add_bundles, asked_for, show, turned
 
 
 @app.command()
@@ -25,6 +27,7 @@ def explain(
     ),
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
+    fields: str | None = FIELDS,
     k: int = typer.Option(5, "-k", "--k", min=1, help="Lines to show of each list; --json has all."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -35,22 +38,33 @@ def explain(
         coheat explain runs/youshu 17 15
 
         coheat explain runs/youshu 17 summer --new-bundle summer=4,8,15 --json
+
+        coheat explain runs/shop 17 15 --fields title,category
     """
     from coheat.recommender import Recommender
 
     recommender = Recommender.load(run, **turned(knob))
     unknown = add_bundles(recommender, new_bundles, quiet=as_json)
-    found = recommender.explain(user, bundle, items, bundles)
+    named = asked_for(None, fields, False, None)["fields"]
+    found = recommender.explain(user, bundle, items, bundles, fields=named)
     if as_json:
         print_json({**asdict(found), "unknown_items": unknown})
         return
-    console.print(f"score {found.score:.4f} ({found.source})", highlight=False)
+    console.print(
+        f"score {found.score:.4f} ({found.source}){said(found.fields)}", markup=False, highlight=False
+    )
     terms = [(term.name, term.about, term.weight, term.share) for term in found.terms]
     show(("term", "about", "weight", "share"), terms, "the terms of the sum")
     if found.bundle_items:
         carried = [(part.item_id, part.share) for part in found.bundle_items[:k]]
         show(("item", "share"), carried, "of that, by the bundle's items")
     had = [(f"item {part.item_id}", part.share) for part in found.user_items]
-    had += [(f"bundle {part.bundle_id}", part.share) for part in found.user_bundles]
+    had += [(f"bundle {part.bundle_id}{said(part.fields)}", part.share) for part in found.user_bundles]
     had = sorted(had, key=lambda pair: -abs(pair[1]))[:k]
     show(("what", "share"), [*had, ("the user as such", found.own)], "by what the user has")
+
+
+def said(fields: Mapping[str, Value] | None) -> str:
+    """What the columns say, behind an id."""
+    known = [visible(str(value)) for value in (fields or {}).values() if value is not None]
+    return f" ({', '.join(known)})" if known else ""

@@ -229,10 +229,11 @@ class ItemShare:
 
 @dataclass(frozen=True)
 class BundleShare:
-    """How much of a score a bundle carries."""
+    """How much of a score a bundle carries; `fields`: what was asked for of its columns."""
 
     bundle_id: str
     share: float
+    fields: dict[str, Value] | None = None
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,8 @@ class Explanation:
     `history`, `items` and `youth` add up the terms by what they are about, and add up to the score; the
     shares of `bundle_items` add up to `items` where the model knows bundles by their items. From the user's
     side, the shares of `user_items` and `user_bundles` and `own`, what was learned of the user beyond them,
-    add up to the score. `history_weight` is null where evidence does not decide it.
+    add up to the score. `history_weight` is null where evidence does not decide it. `fields`: what was asked
+    for of the bundle's columns.
     """
 
     user_id: str
@@ -258,3 +260,4 @@ class Explanation:
     user_items: list[ItemShare]
     user_bundles: list[BundleShare]
     own: float
+    fields: dict[str, Value] | None = None

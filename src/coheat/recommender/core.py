@@ -248,14 +248,22 @@ class Recommender(Shop):
         return found
 
     def explain(
-        self, user: str, bundle: str, items: Sequence[str] = (), bundles: Sequence[str] = ()
+        self,
+        user: str,
+        bundle: str,
+        items: Sequence[str] = (),
+        bundles: Sequence[str] = (),
+        *,
+        fields: Sequence[str] | None = None,
     ) -> Explanation:
         """Why this bundle has this score for this user; see `Explanation` for what adds up to what.
 
         `items` and `bundles` are added to what is known of the user; one who was not in training is folded in
-        from them and from what was recorded.
+        from them and from what was recorded. `fields` are columns to be given with bundles.
         """
-        return explanation(self._moment(), user, bundle, items, bundles)
+        if isinstance(fields, str):
+            raise ConfigError("fields takes a list of columns")
+        return explanation(self._moment(), user, bundle, items, bundles, fields)
 
     # Changes. Each builds the next catalogue and puts it in place.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,19 @@ from coheat.recommender.answers import BundleShare, Explanation, ItemShare
 from coheat.recommender.known import Moment, known_of
 from coheat.served.relations import NOTHING
 
-S = TypeVar("S", ItemShare, BundleShare)
-
 
 def explanation(
-    moment: Moment, user: str, bundle: str, items: Sequence[str], bundles: Sequence[str]
+    moment: Moment,
+    user: str,
+    bundle: str,
+    items: Sequence[str],
+    bundles: Sequence[str],
+    fields: Sequence[str] | None = None,
 ) -> Explanation:
     """See `Recommender.explain`."""
     catalogue, served = moment.catalogue, moment.served
+    table = catalogue.described.bundles
+    table.check_names(fields or ())
     relations, row = served.relations, catalogue.row(bundle)
     who = known_of(moment, user, items, bundles)
     if who.vector is None:
@@ -39,7 +44,16 @@ def explanation(
         for aspect in ("history", "items", "youth")
     }
     own_items, its_items = ([moment.items.ids[one] for one in rows.tolist()] for rows in (has, contents))
-    names = [catalogue.ids[one] for one in np.concatenate([took, since]).tolist()]
+    rows = np.concatenate([took, since])
+    order = np.argsort(-np.abs(found.user_bundles), kind="stable")
+    by_bundle = [
+        BundleShare(
+            catalogue.ids[one],
+            float(share),
+            None if fields is None else table.values(one, fields),
+        )
+        for one, share in zip(rows[order].tolist(), found.user_bundles[order].tolist(), strict=True)
+    ]
     return Explanation(
         user_id=user,
         bundle_id=bundle,
@@ -48,14 +62,15 @@ def explanation(
         **about,
         history_weight=catalogue.history_weight(row),
         terms=found.terms,
-        bundle_items=_shares(ItemShare, its_items, found.bundle_items),
-        user_items=_shares(ItemShare, own_items, found.user_items),
-        user_bundles=_shares(BundleShare, names, found.user_bundles),
+        bundle_items=_shares(its_items, found.bundle_items),
+        user_items=_shares(own_items, found.user_items),
+        user_bundles=by_bundle,
         own=found.own,
+        fields=None if fields is None else table.values(row, fields),
     )
 
 
-def _shares(kind: Callable[[str, float], S], names: list[str], shares: npt.NDArray[Any]) -> list[S]:
+def _shares(names: list[str], shares: npt.NDArray[Any]) -> list[ItemShare]:
     """Largest first."""
     order = np.argsort(-np.abs(shares), kind="stable")
-    return [kind(names[place], float(shares[place])) for place in order.tolist()]
+    return [ItemShare(names[place], float(shares[place])) for place in order.tolist()]

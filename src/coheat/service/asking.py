@@ -42,6 +42,13 @@ Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_SEARCH)]
 After = Annotated[int, Query(ge=0, le=LAST, description="The `next` of the page before.")]
 PageLimit = Annotated[int, Query(ge=1, le=MAX_ROWS)]
+QueryWhere = Annotated[
+    str | None,
+    Query(max_length=10_000, description='Conditions by column, as JSON: {"price": {"at_most": 30}}.'),
+]
+QueryFields = Annotated[
+    str | None, Query(min_length=1, max_length=10_000, description="Columns, with commas between.")
+]
 
 
 def state_of(request: Request) -> State:
@@ -53,6 +60,22 @@ def answer(document: Any, status: int = 200, headers: dict[str, str] | None = No
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
     return Response(text.encode(), status, headers, "application/json")
+
+
+def columns_asked(fields: str | None) -> tuple[str, ...] | None:
+    """The columns that are named with commas between."""
+    return None if fields is None else tuple(fields.split(","))
+
+
+def conditions(text: str) -> dict[str, Any]:
+    """A filter from an address."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError('query.where: write conditions as JSON: {"price": {"at_most": 30}}')
+    return found
 
 
 def check_names(columns: Mapping[str, object]) -> None:

@@ -19,11 +19,15 @@ from coheat.service.asking import (
     Offset,
     PageLimit,
     PathId,
+    QueryFields,
     QueryK,
+    QueryWhere,
     Search,
     answer,
     asked,
     check_names,
+    columns_asked,
+    conditions,
     page_of,
     state_of,
 )
@@ -196,11 +200,22 @@ async def audience(request: Request, bundle_id: PathId, k: QueryK = 20) -> Respo
     tags=["bundles"],
     summary="The bundles most like one",
 )
-async def similar(request: Request, bundle_id: PathId, k: QueryK = 20) -> Response:
-    rows = await state_of(request).ask(
-        lambda model: _similar(require_bundle(model, bundle_id).similar_bundles(bundle_id, k))
-    )
-    return answer({"bundle_id": bundle_id, "similar": rows})
+async def similar(
+    request: Request,
+    bundle_id: PathId,
+    k: QueryK = 20,
+    where: QueryWhere = None,
+    fields: QueryFields = None,
+    only_on_offer: bool = True,
+) -> Response:
+    """Filtered and described as lists are."""
+    filtered, named = None if where is None else conditions(where), columns_asked(fields)
+
+    def look(model: Recommender) -> list[SimilarBundle]:
+        found = require_bundle(model, bundle_id)
+        return found.similar_bundles(bundle_id, k, where=filtered, fields=named, only_on_offer=only_on_offer)
+
+    return answer({"bundle_id": bundle_id, "similar": _similar(await state_of(request).ask(look))})
 
 
 @router.post(
@@ -217,7 +232,9 @@ async def preview(request: Request, wanted: schemas.Preview) -> Response:
         found = model.audience(k=wanted.k, items=wanted.item_ids)
         return {
             "audience": _listeners(found),
-            "similar": _similar(model.similar_bundles(k=wanted.k, items=wanted.item_ids)),
+            "similar": _similar(
+                model.similar_bundles(k=wanted.k, items=wanted.item_ids, fields=wanted.fields)
+            ),
             "unknown_item_ids": [item for item in dict.fromkeys(wanted.item_ids) if not model.has_item(item)],
             "note": _note(found),
         }
@@ -256,4 +273,8 @@ def _listeners(found: Any) -> list[dict[str, Any]]:
 
 
 def _similar(found: list[SimilarBundle]) -> list[dict[str, Any]]:
-    return [asdict(row) for row in found]
+    """`fields` only where some were asked for."""
+    return [
+        {name: value for name, value in asdict(row).items() if name != "fields" or value is not None}
+        for row in found
+    ]

@@ -13,7 +13,15 @@ from starlette.responses import Response
 
 from coheat.errors import DataError, UnknownIdError
 from coheat.service import schemas
-from coheat.service.asking import PathId, answer, decoded, known_bundles, state_of
+from coheat.service.asking import (
+    PathId,
+    answer,
+    columns_asked,
+    conditions,
+    decoded,
+    known_bundles,
+    state_of,
+)
 from coheat.service.lists import Asker, UserList, Wanted
 from coheat.service.problems import responses
 from coheat.service.sides import new_list_id
@@ -66,8 +74,8 @@ async def _list_of(state: State, user_id: str, query: ListQuery) -> Response:
         query.k,
         query.candidates,
         query.exclude_seen,
-        where="" if query.where is None else _comparable(_conditions(query.where)),
-        fields=None if query.fields is None else tuple(query.fields.split(",")),
+        where="" if query.where is None else _comparable(conditions(query.where)),
+        fields=columns_asked(query.fields),
         only_on_offer=query.only_on_offer,
     )
     return _listed(user_id, await state.recommend(Asker(user_id), wanted))
@@ -113,16 +121,6 @@ async def _shown(request: Request, question: schemas.Question) -> tuple[str, ...
         raise DataError("not_shown_for goes with user_id: of others it is not known what they were shown")
     user_id, since = question.user_id, time.time() - question.not_shown_for
     return tuple(await state_of(request).read(lambda records: records.shown_since(user_id, since)))
-
-
-def _conditions(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise DataError('query.where: write conditions as JSON: {"price": {"at_most": 30}}')
-    return found
 
 
 def _comparable(document: dict[str, Any]) -> str:

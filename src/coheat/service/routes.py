@@ -21,11 +21,13 @@ from coheat.service.asking import (
     Offset,
     PageLimit,
     PathId,
+    QueryFields,
     QueryId,
     Search,
     SearchText,
     answer,
     check_names,
+    columns_asked,
     page_of,
     state_of,
 )
@@ -50,10 +52,15 @@ router.include_router(list_routes.router)
     tags=["lists"],
     summary="Why a bundle has its score for a user",
 )
-async def explanation(request: Request, user_id: QueryId, bundle_id: QueryId) -> Response:
+async def explanation(
+    request: Request, user_id: QueryId, bundle_id: QueryId, fields: QueryFields = None
+) -> Response:
+    """With `fields`, these columns of the bundle and of those that the user took."""
+    named = columns_asked(fields)
+
     def explain(model: Recommender) -> Explanation:
         require_user(model, user_id)
-        return require_bundle(model, bundle_id).explain(user_id, bundle_id)
+        return require_bundle(model, bundle_id).explain(user_id, bundle_id, fields=named)
 
     return answer(asdict(await state_of(request).ask(explain, user_id)))
 

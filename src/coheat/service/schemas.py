@@ -150,6 +150,7 @@ class Preview(Input):
 
     item_ids: ItemIds
     k: K = 10
+    fields: Annotated[Names | None, Field(description="Columns to give with bundles that are alike.")] = None
     model_config = example(item_ids=["tent", "lamp"], k=5)
 
 
