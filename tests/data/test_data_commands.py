@@ -146,7 +146,7 @@ def test_split_shows_people_a_table_and_overwrites_only_when_told(shop: Path, tm
         (["--scenario", "colder"], "no scenario 'colder'"),
         (["--scenario", "warm", "--ratios", "a:b:c"], "--ratios 'a:b:c': write three numbers"),
         (["--scenario", "time", "--times", "soon", "later"], "--times soon later: write dates"),
-        (["--scenario", "cold-ratio"], "a cold share belongs to the scenario cold-ratio"),
+        (["--scenario", "cold-ratio"], "the scenario cold-ratio needs the share of cold interactions"),
     ],
 )
 def test_split_refuses_in_a_sentence(more: list[str], message: str, shop: Path, tmp_path: Path) -> None:

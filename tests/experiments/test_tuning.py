@@ -183,6 +183,15 @@ def test_rounds_are_the_same_wherever_they_are_trained(
         tune(planted_directory, tmp_path / "cut", "dial", space, 8, overrides=SHORT)
 
 
+def test_without_a_model_it_is_the_one_that_train_takes(planted_directory: Path, tmp_path: Path) -> None:
+    """It was CoHeat, while train starts from Ember; and what a preset says for cold splits was not heard."""
+    short = {"epochs": 1, "embedding_size": 4, "rehearsal_epochs": 0, "batch_size": 64}
+    study = tune(planted_directory, tmp_path / "s", trials=1, overrides=short)
+    assert study.model == "ember"
+    assert set(study.trials[0].settings) == set(load_space("paper", "ember"))
+    resolve_settings("ember", study.preset, {})  # what is searched are settings that it has
+
+
 def test_a_study_goes_on_only_with_what_it_was_begun_with(
     dial: type[Dial], planted_directory: Path, tmp_path: Path, space: str
 ) -> None:

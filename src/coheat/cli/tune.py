@@ -17,7 +17,7 @@ def tune(
         ..., metavar="DIR", help="The data, with or without a split of its own."
     ),
     out: Path = typer.Option(..., metavar="STUDY", help="Where to keep the study."),
-    model: str = typer.Option("coheat", help="Which model."),
+    model: str = typer.Option("ember", help="Which model; coheat is the paper's."),
     space: str = typer.Option(
         "paper", help="What to search: paper, or a .toml file with a table [MODEL] of lists and ranges."
     ),
@@ -42,11 +42,13 @@ def tune(
 
     Examples:
 
-        coheat tune data/Youshu --preset youshu --space paper --trials 40 --out studies/youshu
+        coheat tune shop --trials 20 --out studies/shop
 
-        coheat tune data/Youshu --trials 64 --out studies/wide --jobs 16 --on 10.0.0.1:6379
+        coheat tune data/Youshu --model coheat --preset youshu --trials 40 --out studies/youshu
 
-        coheat train data/Youshu --preset studies/youshu/best.toml --out runs/tuned
+        coheat tune shop --trials 64 --out studies/wide --jobs 16 --on 10.0.0.1:6379
+
+        coheat train shop --preset studies/shop/best.toml --out runs/tuned
     """
     from coheat.config import parse_overrides
     from coheat.errors import ConfigError, Interrupted

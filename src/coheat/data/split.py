@@ -138,7 +138,12 @@ def split(
     """
     if scenario not in SCENARIOS:
         raise DataError(f"there is no scenario {scenario!r}; choose one of {', '.join(SCENARIOS)}")
-    if (cold_share is not None) != (scenario == "cold-ratio"):
+    if cold_share is None and scenario == "cold-ratio":
+        raise DataError(
+            "the scenario cold-ratio needs the share of cold interactions; make the split first, for example "
+            "with: coheat data split DIR --scenario cold-ratio --cold-share 0.3 --out DIR2, and use DIR2 then"
+        )
+    if cold_share is not None and scenario != "cold-ratio":
         raise DataError(
             f"a cold share belongs to the scenario cold-ratio, and only there; this is {scenario}"
         )

@@ -57,6 +57,8 @@ class TrialTask(Task):
     overrides: dict[str, Any]
     metric: str
     epochs: int
+    cold: bool
+    """Whether validation is about new bundles alone."""
     settings: dict[str, Any]
     earlier: list[Any]
     """Finished trials that it is compared with: state, and pairs of epoch and best validation until then."""
@@ -89,7 +91,8 @@ class TrialTask(Task):
         Checkpoints(self.directory).remove()
 
     def _train(self, split: Split) -> dict[str, Any]:
-        config, training = resolve_settings(self.model, self.preset, {**self.overrides, **self.settings})
+        changed = {**self.overrides, **self.settings}
+        config, training = resolve_settings(self.model, self.preset, changed, self.cold)
         model = model_class(self.model)(split.train, config, Randomness(self.seed))
         watcher = _Pruning(self._trial(), self.metric, self.directory)
         try:

@@ -89,7 +89,7 @@ def load_space(name: str, model: str) -> dict[str, Any]:
 def tune(
     data: Path,
     out: Path,
-    model: str = "coheat",
+    model: str = "ember",
     space: str = "paper",
     trials: int = 30,
     preset: str = "default",
@@ -115,7 +115,9 @@ def tune(
         raise ConfigError(f"metric {metric!r}: choose recall or ndcg")
     searched, changed = load_space(space, model), dict(overrides or {})
     firsts = {key: value["low"] if isinstance(value, dict) else value[0] for key, value in searched.items()}
-    _, training = resolve_settings(model, preset, {**changed, **firsts})
+    # Where validation is about new bundles alone, presets may say so: [preset.cold].
+    cold = split.validates_new_bundles_only
+    _, training = resolve_settings(model, preset, {**changed, **firsts}, cold)
     given = Path(preset).absolute() if preset.endswith(".toml") else preset
     template = TrialTask(
         study=str(out.absolute()),
@@ -128,6 +130,7 @@ def tune(
         overrides=changed,
         metric=f"{metric}@{training.k}",
         epochs=training.epochs,
+        cold=cold,
         settings={},
         earlier=[],
         _split=split,
@@ -154,7 +157,7 @@ class _Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         asked = {
             "model": self.template.model,
-            "preset": load_preset(self.template.model, self.template.preset),
+            "preset": load_preset(self.template.model, self.template.preset, self.template.cold),
             "overrides": self.template.overrides,
             "space": self.space,
             "metric": self.metric,
@@ -242,7 +245,7 @@ class _Search:
         """The best settings so far on top of the preset they were tried with."""
         best, template = self.study.best_trial, self.template
         overrides = {**template.overrides, **best.params}
-        config, training = resolve_settings(template.model, template.preset, overrides)
+        config, training = resolve_settings(template.model, template.preset, overrides, template.cold)
         lines = [
             f"# {template.model}, chosen on validation: {self.metric} {best.value:.4f}, the best of "
             f"{len(self.finished())} trials."
