@@ -73,6 +73,8 @@ def test_only_what_is_on_offer_now_is_listed_unless_all_is_asked_for(shop: Recom
     assert listed(shop, candidates=["b3", "b1", "b0"]) == ["b0"]
     answer = shop.recommend(["u0"], 4)
     assert answer.notes == ["user 'u0': 3 instead of 4, no more of the 5 bundles are on offer"]
+    few = shop.recommend(["u0"], 4, candidates=[row.bundle_id for row in answer][:2])
+    assert few.notes == ["user 'u0': 2 instead of 4, no more of the 2 candidates are on offer"]
     assert [row.bundle_id for row in shop.similar_bundles("b0", 9)] == ["b2", "b4"]
     with pytest.raises(ConfigError, match="now is a time such as"):
         listed(shop, now="some day")

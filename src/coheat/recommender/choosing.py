@@ -54,7 +54,7 @@ class Chosen:
 def choose(catalogue: Catalogue, choice: Choice, data_until: float | None) -> Chosen:
     """The rows that may be listed. Ids that are not there are noted, and looked for nowhere else."""
     allowed, notes = _candidates(catalogue, choice)
-    reasons = []
+    total, reasons = int(allowed.sum()), list[str]()
     if choice.where:
         allowed &= matching(catalogue.described.bundles, choice.where, len(catalogue))
         reasons.append("meet `where`")
@@ -67,8 +67,8 @@ def choose(catalogue: Catalogue, choice: Choice, data_until: float | None) -> Ch
         notes += [note] if note else []
     if not reasons:
         return Chosen(allowed, tuple(notes))
-    total = int(catalogue.alive.sum())
-    why = f"no more of the {total} bundles {' and '.join(reasons)}"
+    what = "bundles" if choice.candidates == "all" else "candidates"
+    why = f"no more of the {total} {what} {' and '.join(reasons)}"
     return Chosen(allowed, tuple(notes), why)
 
 
