@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from service_client import linked_run
-from service_common import serving
+from service_common import SMALL, RandomEmber, serving, write_random_artifact
 
 PAGE = Path(__file__).parents[2] / "docs" / "service.md"
 ELSEWHERE = "shop.example"
@@ -24,7 +23,8 @@ def commands() -> list[str]:
 def test_every_command_is_answered(tmp_path: Path) -> None:
     assert len(commands()) > 15
     (tmp_path / "yesterday.ndjson").write_text('{"user_id": "ann", "bundle_id": "new"}\n')
-    with serving(linked_run(tmp_path)) as server:
+    write_random_artifact(tmp_path / "run", SMALL, model_class=RandomEmber)  # it has a knob
+    with serving(tmp_path / "run") as server:
         for command in commands():
             here = command.replace("localhost:8000", f"127.0.0.1:{server.port}")
             here = here.replace('"4", "8", "15"', '"item-4", "item-8", "item-15"').replace(
