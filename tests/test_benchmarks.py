@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -33,6 +34,7 @@ import common  # noqa: E402
 import plain  # noqa: E402
 import scaling  # noqa: E402
 import settings_grid  # noqa: E402
+import ten_times  # noqa: E402
 import training_speed  # noqa: E402
 
 
@@ -278,3 +280,28 @@ def test_help_has_an_example(script: str) -> None:
     done = start(script, "--help")
     assert done.returncode == 0
     assert f"python benchmarks/{script}" in done.stdout
+
+
+def test_every_step_of_ten_times_is_measured_in_a_small_world(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    small = {"embedding_size": 8, "batch_size": 64}
+    found: dict[str, dict[str, Any]] = {}
+    for factor in (1.0, 2.0):
+        chosen = argparse.Namespace(
+            like="youshu", base=0.01, factor=factor, batches=2, users=20, set=small, work=tmp_path
+        )
+        place = tmp_path / f"{factor:g}x"
+        place.mkdir()
+        for step in ten_times.STEPS:
+            if step == "serve" and found.get("1", {}).get(step):  # starting a service takes long
+                found[f"{factor:g}"][step] = found["1"][step]
+                continue
+            meter = ten_times.Meter()
+            said = ten_times.STEP[step](place, chosen, meter)
+            found.setdefault(f"{factor:g}", {})[step] = {**said, "phases": meter.phases}
+    lines = ten_times.table(found).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    for name in ("ember: whole training", "serve: first list", "batch: all users", "prepare"):
+        assert any(line.startswith(f"| {name} |") for line in lines), name
+    grown = [found[factor]["train ember"]["batches_per_epoch"] for factor in ("1", "2")]
+    assert grown[1] >= 2 * grown[0]

@@ -75,7 +75,7 @@ def beside_rivals(served: Served, split: Split, model: str, k: int, seed: int) -
     """
     if not split.validation.nnz:
         return {}
-    judged = replace(split, validation=_some_users(split.validation, seed), warm_up=None)
+    judged = replace(split, validation=some_users(split.validation, seed), warm_up=None)
     metrics = [f"recall@{k}", f"ndcg@{k}"]
     ours = judge(served, judged, "validation", (k,))
     assert ours is not None
@@ -94,13 +94,13 @@ def beside_rivals(served: Served, split: Split, model: str, k: int, seed: int) -
     return {"users": ours.n_users, "models": found, "against": against}
 
 
-def _some_users(held_out: Sparse, seed: int) -> Sparse:
-    """The interactions of at most MOST_USERS users, drawn at random."""
+def some_users(held_out: Sparse, seed: int, most: int = MOST_USERS) -> Sparse:
+    """The interactions of at most so many users, drawn at random."""
     users = np.flatnonzero(np.diff(held_out.indptr))
-    if len(users) <= MOST_USERS:
+    if len(users) <= most:
         return held_out
     chosen = np.zeros(held_out.shape[0], dtype=bool)
-    chosen[Randomness(seed).generator("judged").permutation(users)[:MOST_USERS]] = True
+    chosen[Randomness(seed).generator("judged").permutation(users)[:most]] = True
     rows, columns = pairs(held_out)
     kept = chosen[rows]
     return relation(rows[kept], columns[kept], held_out.shape)

@@ -69,6 +69,35 @@ def test_steps_equal_those_of_torch(width: int, direct: bool) -> None:
     torch.optim.Adam(theirs, fused=True).load_state_dict(adam.state_dict())
 
 
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_lazy_step_updates_the_rows_it_reaches_as_adam_does_and_leaves_the_others(direct: bool) -> None:
+    graph = random_graph()
+    ours, theirs = tables(8), tables(8)
+    lazy = Adam(ours, lr=0.01, weight_decay=0.1, lazy=True)
+    usual = Adam(theirs, lr=0.01, weight_decay=0.1)
+    few = np.array([2, 7, 300]), np.array([1])
+    rng = np.random.default_rng(0)
+    masks = graph.left.draw_mask(0.3, rng), graph.right.draw_mask(0.3, rng)
+    chosen = [graph.select(few, masks)]
+    before = [parameter.detach().clone() for parameter in ours]
+    for parameters, optimizer in ((ours, lazy), (theirs, usual)):
+        with optimizer.deferred_gradients():
+            loss(parameters, chosen, direct).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    for place, (mine, other, was) in enumerate(zip(ours, theirs, before, strict=True)):
+        updated = (mine != was).any(1)
+        assert torch.equal(mine[updated], other[updated])
+        moved = torch.zeros(len(mine), dtype=torch.bool)
+        if place < 2:
+            moved[torch.from_numpy((chosen[0].left, chosen[0].right)[place][0])] = True
+            given = (chosen[0].right, chosen[0].left)[place][1]
+            moved[torch.from_numpy(given.sources.astype(np.int64))] = True
+            # A gradient that no kernel knows of comes in one piece, so it reaches every row.
+            assert torch.equal(updated, torch.ones_like(moved) if direct and place == 0 else moved)
+            moments = lazy.state[mine]["exp_avg"]
+            assert not moments[~updated].any()
+
+
 def test_gradients_are_written_outside_and_after_an_error() -> None:
     graph = random_graph()
     parameters = tables(8)

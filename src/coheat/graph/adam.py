@@ -44,10 +44,14 @@ class Adam(torch.optim.Adam):
 
     Where several processes train together (`ranks`), each updates the rows that it owns, has the moments of
     just these, and gets the others' rows from their owners.
+
+    If it is `lazy`, a row that no term of the gradient reaches is left alone, as are its moments: it neither
+    decays nor drifts on. A step then costs as much as the rows that it reaches, however many there are.
     """
 
-    def __init__(self, parameters: Any, lr: float, weight_decay: float):
+    def __init__(self, parameters: Any, lr: float, weight_decay: float, lazy: bool = False):
         super().__init__(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+        self.lazy = lazy
 
     @contextmanager
     def deferred_gradients(self) -> Iterator[None]:
@@ -93,7 +97,8 @@ class Adam(torch.optim.Adam):
         taken = tuple(parts)
         parts.clear()
         ranges = own.start + balanced_ranges(edges[own.start : own.stop + 1] - edges[own.start])
-        return _collect_and_update, ranges, (taken, own.start, *tables, *map(np.float32, settings))
+        update = _collect_and_update_reached if self.lazy else _collect_and_update
+        return update, ranges, (taken, own.start, *tables, *map(np.float32, settings))
 
 
 def _fits(table: Tensor) -> bool:
@@ -141,3 +146,23 @@ def _collect_and_update(
         rows, moments = table[t:end].reshape(-1), slice(t - offset, end - offset)
         means, squares = first[moments].reshape(-1), second[moments].reshape(-1)
         _update_rows(gradient, rows, means, squares, rate, decay, beta, beta_of_squares, correction, epsilon)
+
+
+@compiled
+def _collect_and_update_reached(
+    start, stop, parts, offset, table, first, second, rate, decay, beta, beta_of_squares, correction, epsilon
+):
+    """`_collect_and_update` of just the rows that a part has an edge to, or a gradient of its own for."""
+    gradient = np.empty((1, table.shape[1]), np.float32)
+    for t in range(start, stop):
+        reached = False
+        for indptr, _, _, _, _, direct_at in parts:
+            reached = reached or indptr[t + 1] > indptr[t] or direct_at[t] >= 0
+        if reached:
+            gradient[:] = 0
+            for indptr, sources, target_scales, x, direct, direct_at in parts:
+                collect(t, t + 1, indptr, sources, target_scales, x, direct, direct_at, t, gradient)
+            _update_rows(
+                gradient[0], table[t], first[t - offset], second[t - offset],
+                rate, decay, beta, beta_of_squares, correction, epsilon,
+            )  # fmt: skip

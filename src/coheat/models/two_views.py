@@ -68,6 +68,9 @@ class TwoViewConfig(ModelConfig):
     negatives: Literal["all", "warm"] = Field(
         "all", description="draw negatives from all bundles, or from those with training interactions"
     )
+    optimiser: Literal["adam", "lazy-adam"] = Field(
+        "adam", description="update all rows in each batch, or leave those alone that it does not reach"
+    )
     drop_last_batch: bool = Field(True, description="leave the last, incomplete batch of an epoch out")
 
 
@@ -238,6 +241,13 @@ class TwoViewModel(PreparingModel):
         for _, propagation in (history.left, history.right, affiliation.left, affiliation.right):
             for_gradients(propagation)
         return Prepared(rows, history, affiliation, for_gradients(pooling))
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        found = super().optimizers()
+        for optimizer in found:
+            assert isinstance(optimizer, Adam)
+            optimizer.lazy = self.config.optimiser == "lazy-adam"
+        return found
 
     def step(self, batch: Prepared, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
         (optimizer,) = optimizers
