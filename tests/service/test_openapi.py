@@ -46,7 +46,8 @@ def test_a_client_made_from_the_document_does_everything(tmp_path: Path) -> None
         await client.catalogue()
         await client.descriptions({"bundle_ids": ["X"], "item_ids": ["item-1"]})
         await client.standing(bundle_id="X")
-        assert (await client.knob(name="welcome", value=2))["status"] == 422  # this model has none
+        assert (await client.knob(name="welcome", value=2))["status"] == 404  # this model has none
+        assert (await client.turn({"value": 2}, name="welcome"))["status"] == 404
         await client.parts()
         await client.happened(limit=5)
         [side] = (await client.statistics())["sides"]
