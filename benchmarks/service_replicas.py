@@ -287,7 +287,7 @@ class Pace(threading.Thread):
             step += 1
 
 
-def following(shop: Shop, rate: float, seconds: float, clients: int = 8) -> dict[str, Any]:
+def following(shop: Shop, rate: float, seconds: float, clients: int = 24) -> dict[str, Any]:
     """Writes a second that were reached, and how long the other replica took to have them."""
     ends = time.monotonic() + seconds
     paces = [Pace(number, shop, rate / clients, ends) for number in range(clients)]

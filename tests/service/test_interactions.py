@@ -9,10 +9,10 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -29,7 +29,7 @@ from coheat.service.sides import Side
 from coheat.service.sqlite_reader import records_of
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
-from coheat.service.store import KINDS, NewInteraction, Withdrawal
+from coheat.service.store import KINDS, UNKNOWN, Appended, NewInteraction, Origin, Withdrawal
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -357,3 +357,32 @@ def test_models_that_followed_are_as_those_that_replayed(steps: list[Any]) -> No
 
     with tempfile.TemporaryDirectory() as place:
         asyncio.run(go(Path(place)))
+
+
+def test_what_comes_while_another_is_written_is_written_together(tmp_path: Path) -> None:
+    class Slow(SqliteStore):
+        sizes: ClassVar[list[int]] = []
+
+        def add_interactions(
+            self, interactions: Sequence[NewInteraction], origin: Origin = UNKNOWN
+        ) -> Appended:
+            self.sizes.append(len(interactions))
+            time.sleep(0.05)
+            return super().add_interactions(interactions, origin)
+
+    async def go() -> None:
+        store = Slow(tmp_path / "store.sqlite")
+        async with started(linked_run(tmp_path), tmp_path / "state", store=store) as client:
+            before = (await client.get("/v1/bundles/bundle-1")).json()["popularity"]
+            bodies = [{"user_id": f"u{n % 15}", "bundle_id": "bundle-1"} for n in range(20)]
+            bodies.append({"user_id": "u1", "bundle_id": "nowhere"})
+            told = await asyncio.gather(*(client.post("/v1/interactions", json=body) for body in bodies))
+            assert sorted(answer.status_code for answer in told) == [200] * 5 + [201] * 15 + [404]
+            assert sum(answer.json().get("counted", False) for answer in told) == 15
+            assert {answer.headers.get("Coheat-Sequence") is None for answer in told[:20]} == {False}
+            after = (await client.get("/v1/bundles/bundle-1")).json()["popularity"]
+            assert after == before + 15
+        assert sum(store.sizes) == 20
+        assert len(store.sizes) <= 4
+
+    asyncio.run(go())

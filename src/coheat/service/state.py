@@ -31,11 +31,11 @@ from coheat.service.following import Follower, Threads
 from coheat.service.lists import Asker, Lists, UserList, Wanted
 from coheat.service.metrics import Metrics
 from coheat.service.models import Models
+from coheat.service.recording import Waiting, about_bundle, about_rows
 from coheat.service.results import (
     Conflict,
     PreconditionFailed,
     Remembered,
-    UnknownRow,
     Written,
     unknown_bundle,
 )
@@ -99,6 +99,7 @@ class State:
         """The number of the latest write before the start."""
         self.when_loaded: Callable[[], None] = lambda: None
         """Called when a model has been loaded and answers."""
+        self._waiting = Waiting()
         self._lists = Lists(lambda side: self.models[side], self.threads.model)
 
     @property
@@ -226,7 +227,7 @@ class State:
         await self._store(
             lambda origin: self.store.put_bundle(bundle_id, item_ids, made_on, request, columns, origin),
             "bundle",
-            bundle_id,
+            about_bundle(bundle_id),
         )
         return replace(await self._current(bundle_id), created=not (was_here or waited))
 
@@ -258,7 +259,7 @@ class State:
         await self._store(
             lambda origin: self.store.put_columns(subject, name, columns, origin),
             f"columns of {subject}",
-            name,
+            about_bundle(name),
         )
 
     async def turn(self, name: str, value: float | None) -> None:
@@ -278,8 +279,9 @@ class State:
         columns: Mapping[str, Value],
         about: Mapping[str, object] | None = None,
     ) -> None:
+        told = {"key": logs.key_name.get(), **(about or {})}
         await self._store(
-            lambda origin: self.store.put_columns(subject, name, columns, origin), subject, "", more=about
+            lambda origin: self.store.put_columns(subject, name, columns, origin), subject, told
         )
 
     async def _check_match(self, bundle_id: str, matching: str | None) -> None:
@@ -304,7 +306,7 @@ class State:
             if not self.models.has_bundle(bundle_id) and not self.models.waits(bundle_id):
                 raise unknown_bundle(bundle_id)
             await self._store(
-                lambda origin: self.store.remove_bundle(bundle_id, origin), "removal", bundle_id
+                lambda origin: self.store.remove_bundle(bundle_id, origin), "removal", about_bundle(bundle_id)
             )
 
         await self._changed(change)
@@ -312,19 +314,33 @@ class State:
     async def record(self, interactions: Sequence[NewInteraction]) -> Remembered:
         """What happened between users and bundles, all of it or nothing; the same again changes nothing."""
 
-        async def change() -> Remembered:
-            for place, one in enumerate(interactions):
-                if not self.models.has_bundle(one.bundle_id):
-                    raise UnknownRow(place, f"unknown bundle id {shortened(one.bundle_id)}")
-            stored, counted = await self._store(
-                lambda origin: self.store.add_interactions(interactions, origin),
-                "interaction",
-                *_about(interactions),
-            )
-            counts = iter(counted)
-            return Remembered(stored.is_new, [new and next(counts, False) for new in stored.is_new])
+        async def change() -> None:
+            if not mine.is_done:
+                await self._record_waiting()
 
-        return await self._changed(change)
+        mine = self._waiting.add(interactions)
+        try:
+            await self._changed(change)
+        finally:
+            self._waiting.remove(mine)
+        return mine.result()
+
+    async def _record_waiting(self) -> None:
+        """Write the interactions of all who wait."""
+        waiting = self._waiting.together(self.models)
+        rows = [row for one in waiting for row in one.interactions]
+        if not waiting:
+            return
+        try:
+            stored, counted = await self._store(
+                lambda origin: self.store.add_interactions(rows, origin),
+                "interaction",
+                *(one.about for one in waiting),
+            )
+        except StoreError as error:
+            self._waiting.refuse(waiting, error)
+        else:
+            self._waiting.settle(waiting, stored, counted)
 
     async def withdraw(self, withdrawals: Sequence[Withdrawal]) -> int:
         """Take interactions back, all of them or none; how many there were."""
@@ -333,7 +349,7 @@ class State:
             gone, _ = await self._store(
                 lambda origin: self.store.remove_interactions(withdrawals, origin),
                 "withdrawal",
-                *_about(withdrawals),
+                about_rows(withdrawals),
             )
             return len(gone.interactions)
 
@@ -349,34 +365,28 @@ class State:
         await self._on_disk(self.store.check)
 
     async def _store(
-        self,
-        write: Callable[[Origin], W],
-        kind: str,
-        bundle_id: str,
-        user_id: str = "",
-        more: Mapping[str, object] | None = None,
+        self, write: Callable[[Origin], W], kind: str, *about: Mapping[str, object]
     ) -> tuple[W, list[bool]]:
         """Write to the store, and to the log who did it (ids of users only where that is wanted); then make
         it in the models, and whatever others did before it. Of interactions, which of the new ones count."""
         started = time.perf_counter()
         origin = Origin(self.models.sequence, logs.key_name.get())
-        about: dict[str, object] = {"kind": kind, "key": origin.key, **(more or {})}
-        if bundle_id:
-            about["bundle_id"] = bundle_id
-        if user_id and self.log_ids:
-            about["user_id"] = user_id
+        hidden = () if self.log_ids else ("user_id",)
+        told = [{k: v for k, v in one.items() if k not in hidden} for one in about]
         try:
             written, news = await self._on_disk(lambda: self._written(write, origin))
         except StoreError as error:
             self.is_uncertain = self.is_uncertain or error.is_uncertain
-            self.metrics.failed_writes.labels(kind).inc()
-            logs.event("write failed", **about, reason=error.reason)
+            self.metrics.failed_writes.labels(kind).inc(len(told))
+            for one in told:
+                logs.event("write failed", kind=kind, **one, reason=error.reason)
             raise
         sequence = written if isinstance(written, int) else written.sequence
-        logs.event("write", **about, sequence=sequence)
+        for one in told:
+            logs.event("write", kind=kind, **one, sequence=sequence)
         logs.written.set(sequence)
         self.metrics.write_seconds.observe(time.perf_counter() - started)
-        self.metrics.writes.labels(kind).inc()
+        self.metrics.writes.labels(kind).inc(len(told))
         counted = await self.follower.follow(news)
         return written, counted.get(sequence, [])
 
@@ -440,10 +450,3 @@ class State:
         self.ready = False
         self.threads.close()
         self.store.close()
-
-
-def _about(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> tuple[str, str]:
-    """The bundle and the user that the log names; of many, that they are many."""
-    if len(rows) == 1:
-        return rows[0].bundle_id, rows[0].user_id
-    return f"{len(rows)} rows", ""
