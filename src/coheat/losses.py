@@ -13,7 +13,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
 from coheat.graph import kernels
-from coheat.graph.parallel import run_tasks
+from coheat.graph.parallel import Filling, share_tasks
 from coheat.graph.propagation import array, by_kernels
 from coheat.graph.tiles import pair_exponentials
 from coheat.threads import even_ranges, run_ranges
@@ -183,14 +183,18 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, temperature: float, counts: list[tuple[Tensor, Tensor]], *sets: Tensor) -> Tensor:
-        pairs = zip(sets[::2], sets[1::2], strict=True)
-        tasks = [
-            partial(_log_partition, anchors.detach(), candidates.detach(), *counted, temperature)
-            for (anchors, candidates), counted in zip(pairs, counts, strict=True)
-        ]
-        results = run_tasks(tasks)
-        ctx.save_for_backward(*(gradient for _, *gradients in results for gradient in gradients))
-        return torch.stack([value for value, *_ in results])
+        tasks: list[Filling] = []
+        values, gradients = [], []
+        for anchors, candidates, counted in zip(sets[::2], sets[1::2], counts, strict=True):
+            vectors = anchors.detach(), candidates.detach()
+            value, found = anchors.new_zeros(1), [x.new_zeros(x.shape) for x in vectors]
+            filled = value, *found
+            tasks.append((partial(_log_partition, *vectors, *counted, temperature, *filled), filled))
+            values.append(value)
+            gradients += found
+        share_tasks(tasks)
+        ctx.save_for_backward(*gradients)
+        return torch.cat(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -199,19 +203,22 @@ class _LogPartition(torch.autograd.Function):
 
 
 def _log_partition(
-    anchors: Tensor, candidates: Tensor, weights: Tensor, counts: Tensor, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    anchors: Tensor,
+    candidates: Tensor,
+    weights: Tensor,
+    counts: Tensor,
+    temperature: float,
+    value: Tensor,
+    to_anchors: Tensor,
+    to_candidates: Tensor,
+) -> None:
     """Value and both gradients in one pass over blocks of anchors, so that no (n, m) matrix is kept.
 
     With p_rs the share of candidate s in anchor r's sum of exponentials and w_r the anchor's share of the
-    mean, the gradients are w_r / temperature * p_rs times the candidate, and times the anchor.
+    mean, the gradients are w_r / temperature * p_rs times the candidate, and times the anchor. They are added
+    to `value` (1,), `to_anchors` and `to_candidates`, all zeros.
     """
     shares, log_counts = weights / weights.sum(), counts.log()
-    value, to_anchors, to_candidates = (
-        shares.new_zeros(()),
-        torch.empty_like(anchors),
-        torch.zeros_like(candidates),
-    )
     block = min(max(BLOCK_ENTRIES // len(candidates), 1), len(anchors))
     scaled, buffer = anchors / temperature, anchors.new_empty(block, len(candidates))
     for start in range(0, len(anchors), block):
@@ -219,11 +226,10 @@ def _log_partition(
         e = torch.mm(scaled[rows], candidates.t(), out=buffer[: len(anchors) - start]).add_(log_counts)
         top = e.amax(1, keepdim=True)  # subtracted, so that no exponential overflows
         totals = e.sub_(top).exp_().sum(1, keepdim=True)
-        value = value + (shares[rows, None] * (top + totals.log())).sum()
+        value += (shares[rows, None] * (top + totals.log())).sum()
         e.mul_(shares[rows, None] / (temperature * totals))
         torch.mm(e, candidates, out=to_anchors[rows])
         to_candidates.addmm_(e.t(), anchors[rows])
-    return value, to_anchors, to_candidates
 
 
 def log_partition(sets: list[Partition], temperature: float) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +60,61 @@ def test_a_row_is_updated_alike_whoever_owns_it(width: int) -> None:
                 rows = ranks.own(len(one))
                 assert torch.equal(mine[rows], one[rows])
                 assert torch.equal(own, of_one[rows])
+
+
+class Threads(Ranks):
+    """Ranks that are threads of this process: what one sends lies in a list that all of them see."""
+
+    def __init__(self, rank: int, size: int, messages: list[Tensor], barrier: threading.Barrier):
+        super().__init__(rank, size)
+        self.messages, self.barrier = messages, barrier
+
+    def _call(self, collective: Callable[..., Any], *arguments: Any) -> None:
+        received, own = arguments
+        self.messages[self.rank] = own.clone()
+        self.barrier.wait(10)
+        for place, message in zip(received, self.messages, strict=True):
+            place.copy_(message)
+        self.barrier.wait(10)
+
+
+@pytest.mark.parametrize("message", [1, 7, 10_000])
+def test_an_exchange_fills_the_rows_of_others_whatever_the_length_of_messages(
+    message: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coheat.graph.ranks.MESSAGE", message)
+    size, rng = 3, np.random.default_rng(0)
+    whole = [rng.standard_normal((11, 3)), rng.standard_normal(5), rng.standard_normal((1, 2))]
+    expected = [one.astype(np.float32) for one in whole]
+    barrier, messages = threading.Barrier(size), [torch.empty(0)] * size
+    found = []
+
+    def work(rank: int) -> None:
+        ranks = Threads(rank, size, messages, barrier)
+        if rank == 1:
+            ranks.cooperates = True
+            ranks.interrupt()
+        cuts = [ranks.boundaries(11), ranks.all_of(5, 2), ranks.all_of(1, 0)]
+        arrays = []
+        for one, cut in zip(expected, cuts, strict=True):
+            arrays.append(np.full_like(one, np.nan))
+            own = slice(cut[rank], cut[rank + 1])
+            arrays[-1][own] = one[own]
+        ranks.exchange(*zip(arrays, cuts, strict=True))
+        with pytest.raises(KeyboardInterrupt):
+            ranks.check_stop()
+        ranks.check_stop()
+        found.append(arrays)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == size
+    for arrays in found:
+        for one, other in zip(arrays, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 1000])

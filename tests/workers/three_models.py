@@ -1,10 +1,12 @@
-"""Train CoHeat, CrossCBR and Ember as one of several ranks: `three_models.py DATA OUT RANK SIZE PORT`."""
+"""Train CoHeat, CrossCBR and Ember as one of three ranks, then of two: DATA OUT RANK PORT PORT."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 from typing import Any
+
+import torch.distributed as dist
 
 from coheat.graph.ranks import ALONE, Ranks
 from coheat.runs import train_run
@@ -26,6 +28,9 @@ def train_three(data: Path, out: Path, ranks: Ranks = ALONE) -> None:
 
 
 if __name__ == "__main__":
-    rank, size, port = map(int, sys.argv[3:])
-    meet(Place(rank, size, "127.0.0.1", port, None, 120))
-    train_three(Path(sys.argv[1]), Path(sys.argv[2]), Ranks(rank, size))
+    data, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    for size, port in ((3, sys.argv[4]), (2, sys.argv[5])):
+        if rank < size:
+            meet(Place(rank, size, "127.0.0.1", int(port), None, 120))
+            train_three(data, out / str(size), Ranks(rank, size))
+            dist.destroy_process_group()

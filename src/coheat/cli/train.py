@@ -163,6 +163,9 @@ def _train_together(job: Job, workers: int, rendezvous: str | None, rank: int | 
     except Interrupted as error:
         problem(str(error))
         raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        problem("interrupted before all workers were started")
+        raise typer.Exit(130) from None
     if rank:
         console.print(
             f"rank {rank} is done; rank 0 keeps the run in {job.out}", highlight=False, markup=False

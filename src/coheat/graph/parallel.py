@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from coheat.graph.ranks import Floats, sharing
 from coheat.threads import run_calls
 
 Result = TypeVar("Result")
@@ -28,6 +31,24 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+Filling = tuple[Callable[[], None], Sequence[Floats | Tensor]]
+"""A task, and the contiguous arrays of floats on the CPU that it fills."""
+
+
+def share_tasks(tasks: Sequence[Filling]) -> None:
+    """Run independent tasks like `run_tasks`. Several ranks deal them out, and get what the others filled."""
+    ranks = sharing()
+    run_tasks([task for number, (task, _) in enumerate(tasks) if number % ranks.size == ranks.rank])
+    if ranks.size > 1:
+        ranks.exchange(
+            *(
+                (array, ranks.all_of(len(array), number % ranks.size))
+                for number, (_, filled) in enumerate(tasks)
+                for array in map(np.asarray, filled)
+            )
+        )
 
 
 def run_tasks(tasks: Sequence[Callable[[], Result]]) -> list[Result]:

@@ -10,7 +10,7 @@ What goes from one process to another are floats and JSON, nothing that is execu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -24,6 +24,9 @@ from torch import Tensor
 from coheat import errors
 from coheat.data.dataset import Indices
 from coheat.errors import CoheatError, TrainingError
+
+MESSAGE = 1 << 22
+"""Most floats that are sent at a time, so that what is under way takes little memory."""
 
 Floats = npt.NDArray[np.float32]
 Answer = TypeVar("Answer")
@@ -57,27 +60,31 @@ class Ranks:
         start, stop = self.boundaries(n)[self.rank : self.rank + 2].tolist()
         return slice(start, stop)
 
+    def all_of(self, n: int, owner: int) -> Indices:
+        """The boundaries where one rank has all n rows."""
+        return np.where(np.arange(self.size + 1) > owner, n, 0)
+
     def exchange(self, *pieces: tuple[Floats, Indices]) -> None:
         """Fill the others' rows of contiguous arrays (n, ...): rank r has boundaries[r] to boundaries[r + 1].
 
-        All arrays go in one message. Its last number says whether somebody was asked to stop.
+        The arrays go one behind the other, in messages of limited length, whose last number says whether
+        somebody was asked to stop.
         """
         if self.size == 1:
             return
-        lengths = [sum(_part(*piece, rank).size for piece in pieces) for rank in range(self.size)]
-        own = torch.empty(max(lengths) + 1)
-        np.concatenate([_part(*piece, self.rank) for piece in pieces], out=own.numpy()[: lengths[self.rank]])
-        own[-1] = float(self._asked_to_stop)
+        parts = [[_part(*piece, rank) for piece in pieces] for rank in range(self.size)]
+        longest = max(sum(part.size for part in of_rank) for of_rank in parts)
+        own = torch.empty(min(longest, MESSAGE) + 1)
         received = [torch.empty_like(own) for _ in range(self.size)]
-        self._call(dist.all_gather, received, own)
-        for rank, message in enumerate(received):
-            if rank != self.rank:
-                position, numbers = 0, message.numpy()
-                for piece in pieces:
-                    part = _part(*piece, rank)
-                    part[:] = numbers[position : position + part.size]
-                    position += part.size
-        self._stopping = any(bool(message[-1]) for message in received)
+        for start in range(0, longest, MESSAGE):
+            for place, numbers in _window(parts[self.rank], start):
+                own.numpy()[place] = numbers
+            own[-1] = float(self._asked_to_stop)
+            self._call(dist.all_gather, received, own)
+            for rank, message in enumerate(received):
+                for place, numbers in _window(parts[rank], start) if rank != self.rank else ():
+                    numbers[:] = message.numpy()[place]
+            self._stopping |= any(bool(message[-1]) for message in received)
 
     def agree(self, decide: Callable[[], Answer]) -> Answer:
         """What the leading rank decides; the others wait for it. It has to fit JSON.
@@ -153,6 +160,16 @@ class Ranks:
 def _part(rows: Floats, boundaries: Indices, rank: int) -> Floats:
     """One rank's rows of an array, flat."""
     return rows[boundaries[rank] : boundaries[rank + 1]].reshape(-1)
+
+
+def _window(parts: Sequence[Floats], start: int) -> Iterator[tuple[slice, Floats]]:
+    """Of flat arrays, one behind the other, what lies in the message that begins there, and where in it."""
+    position = 0
+    for part in parts:
+        first, last = max(start - position, 0), min(start + MESSAGE - position, part.size)
+        if first < last:
+            yield slice(position + first - start, position + last - start), part[first:last]
+        position += part.size
 
 
 ALONE = Ranks()

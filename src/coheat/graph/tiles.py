@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from coheat.graph.kernels import compiled
-from coheat.graph.parallel import run_tasks
+from coheat.graph.parallel import run_tasks, share_tasks
 from coheat.graph.propagation import Floats
 from coheat.graph.registers import LANES, ROWS, VECTORS, small_product
 
+Doubles = npt.NDArray[np.float64]
 COLUMNS = LANES * VECTORS
 HIGH, WIDE = 48, 96
 """Rows and columns of a tile: multiples of ROWS and of COLUMNS."""
@@ -75,11 +77,19 @@ def pair_exponentials(sets: Sequence[tuple[Floats, Floats]]) -> list[tuple[float
     """For each set: S, the sum over pairs r < s of E_rs, and for each row r the sum over s of E_rs x_s.
 
     A set is (x, factors), and E_rs = factors[r] factors[s] exp(4 <x_r, x_s> - 4), for rows x (n, d) of length
-    1 or less. Threads share the parts of all sets; those of a set are added up in a fixed order.
+    1 or less. Threads, and ranks, share the parts of all sets; those of a set are added up in a fixed order.
     """
     tables = run_tasks([partial(_Tables.of, x, factors) for x, factors in sets])
-    totals = iter(run_tasks([partial(t.add_part, part) for t in tables for part in range(len(t.sums))]))
-    values = [sum(next(totals) for _ in t.sums) for t in tables]
+    parts = [(t, part) for t in tables for part in range(len(t.sums))]
+    totals = np.zeros((len(parts), 1))
+    share_tasks(
+        [
+            (partial(t.add_part, part, total), (t.sums[part], total.view(np.float32)))
+            for (t, part), total in zip(parts, totals, strict=True)
+        ]
+    )
+    each = iter(totals.ravel().tolist())
+    values = [sum(next(each) for _ in t.sums) for t in tables]
     return list(zip(values, run_tasks([t.row_sums for t in tables]), strict=True))
 
 
@@ -112,12 +122,11 @@ class _Tables:
         arrays = filled.ravel(), panels.ravel(), strips.ravel(), weights.ravel()
         return _Tables((n, d), *arrays, boundaries, sums)
 
-    def add_part(self, part: int) -> float:
-        """Have `_pairs` add up one part of the pairs; what these add to S."""
+    def add_part(self, part: int, total: Doubles) -> None:
+        """Have `_pairs` add up one part of the pairs; what these add to S goes to `total` (1,)."""
         start, stop = self.boundaries[part : part + 2]
         arrays = self.x, self.panels, self.scaled, self.factors, self.sums[part]
-        total: float = _pairs(start, stop, self.shape[0], *arrays)
-        return total
+        total[0] = _pairs(start, stop, self.shape[0], *arrays)
 
     def row_sums(self) -> Floats:
         """For each row its sums in all parts, times its factor."""
