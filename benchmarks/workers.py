@@ -101,6 +101,9 @@ def main() -> None:
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of model and training"
     )
     asked = options.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # also where a shell started it in the background
     measured: dict[str, dict[str, Measured]] = {}
     with world_directory(asked) as data, tempfile.TemporaryDirectory(prefix="coheat-workers-") as place:
         for model in asked.models:
