@@ -135,8 +135,8 @@ class Ranks:
         try:
             collective(*arguments)
         except RuntimeError as error:
-            first = str(error).splitlines()[0]
-            raise PeerLost(f"rank {self.rank} of {self.size} lost another one ({first})") from None
+            why = "no answer for too long" if "imed out" in str(error) else "the connection was closed"
+            raise PeerLost(f"rank {self.rank} of {self.size} lost another one: {why}") from None
 
     def interrupt(self) -> None:
         """Somebody pressed Ctrl-C: in training all stop at the same batch, before and afterwards at once."""

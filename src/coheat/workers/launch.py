@@ -142,7 +142,8 @@ class _Start:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=aside,
-            env={**os.environ, "COHEAT_THREADS": str(threads)},
+            # Torch would log every try to connect before the others are there.
+            env={"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ, "COHEAT_THREADS": str(threads)},
             pass_fds=() if own is None else (own,),
             start_new_session=True,
             text=True,
