@@ -327,7 +327,7 @@ def test_a_run_takes_the_settings_for_new_bundles_where_all_held_out_ones_are_ne
 
 
 def test_unknown_names_list_the_known() -> None:
-    with pytest.raises(ConfigError, match="unknown model 'coheet'; known models: bgcn, bundlenet"):
+    with pytest.raises(ConfigError, match="unknown model 'coheet'; known models: bgcn, bundlegt"):
         load_preset("coheet", "default")
     with pytest.raises(ConfigError, match=r"no preset 'amazon'; it has: default, .*youshu"):
         load_preset("coheat", "amazon")
