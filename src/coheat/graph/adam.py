@@ -153,16 +153,21 @@ def _collect_and_update_reached(
     start, stop, parts, offset, table, first, second, rate, decay, beta, beta_of_squares, correction, epsilon
 ):
     """`_collect_and_update` of just the rows that a part has an edge to, or a gradient of its own for."""
-    gradient = np.empty((1, table.shape[1]), np.float32)
-    for t in range(start, stop):
-        reached = False
-        for indptr, _, _, _, _, direct_at in parts:
-            reached = reached or indptr[t + 1] > indptr[t] or direct_at[t] >= 0
-        if reached:
-            gradient[:] = 0
-            for indptr, sources, target_scales, x, direct, direct_at in parts:
-                collect(t, t + 1, indptr, sources, target_scales, x, direct, direct_at, t, gradient)
-            _update_rows(
-                gradient[0], table[t], first[t - offset], second[t - offset],
-                rate, decay, beta, beta_of_squares, correction, epsilon,
-            )  # fmt: skip
+    block, reached = np.empty((BLOCK, table.shape[1]), np.float32), np.empty(BLOCK, np.bool_)
+    for t in range(start, stop, BLOCK):
+        end = min(t + BLOCK, stop)
+        for row in range(t, end):
+            reached[row - t] = False
+            for indptr, _, _, _, _, direct_at in parts:
+                reached[row - t] |= indptr[row + 1] > indptr[row] or direct_at[row] >= 0
+        if not reached[: end - t].any():
+            continue
+        block[:] = 0
+        for indptr, sources, target_scales, x, direct, direct_at in parts:
+            collect(t, end, indptr, sources, target_scales, x, direct, direct_at, t, block)
+        for row in range(t, end):
+            if reached[row - t]:
+                _update_rows(
+                    block[row - t], table[row], first[row - offset], second[row - offset],
+                    rate, decay, beta, beta_of_squares, correction, epsilon,
+                )  # fmt: skip
