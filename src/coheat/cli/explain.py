@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from coheat.attributes import Value
 from coheat.cli import app
 from coheat.cli.output import console, print_json, visible
 from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, add_bundles, asked_for, show, turned
+
+if TYPE_CHECKING:
+    from coheat.attributes import Value
 
 
 @app.command()
