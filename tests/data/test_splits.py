@@ -221,7 +221,7 @@ def test_bundles_that_nobody_has_stay_candidates() -> None:
         ([("u", "a"), ("v", "b"), ("w", "c")], "cold-ratio", {"cold_share": 0.0}, "only 0 can be"),
         ([("u", "a"), ("v", "b"), ("w", "c")], "cold-ratio", {"cold_share": 1.5}, "from 0 to 1, not 1.5"),
         ([("u", "a")], "warm", {"cold_share": 0.5}, "belongs to the scenario cold-ratio"),
-        ([("u", "a")], "cold-ratio", {}, "belongs to the scenario cold-ratio"),
+        ([("u", "a")], "cold-ratio", {}, "needs the share of cold interactions"),
         ([("u", "a")], "warm", {"times": (1, 2)}, "cut times belong to the scenario time"),
         ([("u", "a")], "time", {}, "add a column `timestamp`"),
         ([("u", "a")], "lukewarm", {}, "no scenario 'lukewarm'; choose one of warm, cold, all, cold-ratio"),
