@@ -235,7 +235,7 @@ def test_the_command_writes_a_preset_that_train_takes(
     settings = ("--set", "epochs=2", "--set", "evaluate_every=1", "--set", "embedding_size=4")
     study = tmp_path / "study"
     words = ("--space", space, "--trials", 2, "--out", study, *settings, "--json")
-    code, out = call("tune", planted_directory, *words)
+    code, out = call("tune", planted_directory, "--model", "coheat", *words)
     assert code == 0
     best = json.loads(out)["best"]
     preset, run = study / "best.toml", tmp_path / "run"
