@@ -54,7 +54,7 @@ class Chosen:
 def choose(catalogue: Catalogue, choice: Choice, data_until: float | None) -> Chosen:
     """The rows that may be listed. Ids that are not there are noted, and looked for nowhere else."""
     allowed, notes = _candidates(catalogue, choice)
-    total, reasons = int(allowed.sum()), list[str]()
+    total, reasons = int(np.count_nonzero(allowed)), list[str]()
     if choice.where:
         allowed &= matching(catalogue.described.bundles, choice.where, len(catalogue))
         reasons.append("meet `where`")
@@ -97,7 +97,8 @@ def _candidates(catalogue: Catalogue, choice: Choice) -> tuple[npt.NDArray[np.bo
         allowed[_found(catalogue, candidates, "candidates", notes)] = True
     if isinstance(choice.exclude, str):
         raise ConfigError("exclude takes a list of bundle ids")
-    allowed[_found(catalogue, choice.exclude, "bundles to exclude", notes)] = False
+    if len(choice.exclude):
+        allowed[_found(catalogue, choice.exclude, "bundles to exclude", notes)] = False
     return allowed, notes
 
 

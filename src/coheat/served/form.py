@@ -153,11 +153,14 @@ class Served:
             at, lines = shared
             if columns is not None:
                 at, lines = None, shared.dense(len(bundles))[:, :, columns]
-            where = (place, slice(None) if at is None else at)
-            for overlap, line, weights, size in zip(self.overlaps, lines, terms[1:], divisors, strict=True):
-                part = overlap.measure(line, size[where[1]])
-                part *= weights[where[1]]
-                found[where] += part
+            weights, sizes = (terms, divisors) if at is None else (terms.take(at, 1), divisors.take(at, 1))
+            total = found[place] if at is None else found[place, at]
+            for overlap, line, weight, size in zip(self.overlaps, lines, weights[1:], sizes, strict=True):
+                part = overlap.measure(line, size)
+                part *= weight
+                total += part
+            if at is not None:
+                found[place, at] = total
         return found
 
     def _shared(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,10 +18,12 @@ import numpy.typing as npt
 
 from coheat.served.curves import Curve
 from coheat.served.ranking import Doubles, Floats, Positions
-from coheat.served.relations import NOTHING, Csr, Relations, by_key
+from coheat.served.relations import NOTHING, Csr, Relations, by_key, distinct
 
 MUCH_FEWER = 6
 """All bundles are this many times as many as those that are counted alone."""
+USUAL_SIZE = 255
+"""Items of a bundle up to which it is kept what each brings."""
 LATE = 1 << 14
 """Entries beside an index by item at which the index is rebuilt."""
 
@@ -45,8 +48,13 @@ class Overlap:
 
     def worth(self, items: Positions, sizes: Positions) -> Doubles:
         """What each item brings that came with a bundle of this size (0: the user's own)."""
-        said = self.said(int(sizes.max(initial=0)))[sizes]
+        largest = int(sizes.max(initial=0))
+        said = (self._said if largest <= USUAL_SIZE else self.said(largest))[sizes]
         return said if self.item_weights is None else said * self.item_weights[items]
+
+    @cached_property
+    def _said(self) -> Doubles:
+        return self.said(USUAL_SIZE)
 
     def said(self, largest: int) -> Doubles:
         """The same but for the item's own weight, by the bundle's size from 0 up."""
@@ -91,7 +99,7 @@ class Belongings:
     def of_rows(relations: Relations, rows: Positions, since: Mapping[int, Belongings]) -> Belongings:
         """Of users of training (-1: not in it) and of those, by place, of whom more is known since; person
         after person."""
-        known = np.flatnonzero(rows >= 0)
+        known = (rows >= 0).nonzero()[0]
         items, places = relations.user_item.entries(rows[known])
         bundles, takers = relations.user_bundle.entries(rows[known])
         held, holders = relations.bundle_item.entries(bundles)
@@ -101,6 +109,8 @@ class Belongings:
             *((one.items, one.sizes, one.owners + place) for place, one in since.items()),
         ]
         items, sizes, owners = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if len(rows) == 1:
+            return Belongings(items, sizes, owners)
         order = np.argsort(owners, kind="stable")
         return Belongings(items[order], sizes[order], owners[order])
 
@@ -136,12 +146,12 @@ class ItemIndex:
 
     def shared(self, items: Positions, weights: Doubles, n: int) -> Shared:
         """For each of n bundles and each line of `weights` (j, m), the worth of the `items` (m,) it holds."""
-        distinct, which = np.unique(items, return_inverse=True)
-        worth = [np.bincount(which, line, len(distinct)) for line in weights]
-        rows, places = self._holding(distinct)
+        known, which = distinct(items)
+        worth = [np.bincount(which, line, len(known)) for line in weights]
+        rows, places = self._holding(known)
         if len(rows) * MUCH_FEWER > n:
             return Shared(None, np.array([np.bincount(rows, line[places], n) for line in worth], np.float64))
-        held, which = np.unique(rows, return_inverse=True)
+        held, which = distinct(rows)
         found = [np.bincount(which, line[places], len(held)) for line in worth]
         return Shared(held, np.array(found, np.float64))
 

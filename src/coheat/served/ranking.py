@@ -23,6 +23,9 @@ GROUPS = 32
 ROWS = 256
 """Rows that can be ranked together: as many as 8 bits tell apart."""
 
+ROWS_TOGETHER = 4
+"""Rows from which on it is quicker to rank them together than one by one."""
+
 
 def rank_rows(scores: Floats, k: int) -> tuple[Positions, Positions]:
     """The positions of the k largest of each row of `scores` (n, m), best first, equal ones in order.
@@ -35,7 +38,8 @@ def rank_rows(scores: Floats, k: int) -> tuple[Positions, Positions]:
     n_rows, width = scores.shape
     n_groups = GROUPS * k
     size = width // n_groups
-    if size < 4 or width >= 1 << 24 or n_rows > ROWS:  # too little to save, or beyond a key
+    # Too little to save, or beyond a key.
+    if n_rows < ROWS_TOGETHER or size < 4 or width >= 1 << 24 or n_rows > ROWS:
         return _one_by_one(scores, k)
     # Group g holds the columns g, g + n_groups, ...: maxima of whole stretches at once.
     whole = size * n_groups
@@ -97,7 +101,11 @@ def best(scores: Floats, k: int) -> Positions:
     """The positions of the k largest of one row (m,), best first."""
     if k >= len(scores):
         return _ordered(scores, np.arange(len(scores)), k)
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    n_groups = GROUPS * k
+    size = len(scores) // n_groups
+    # See `rank_rows`; of few groups the maxima tell too little.
+    bounds = scores[: size * n_groups].reshape(size, n_groups).max(axis=0) if size >= 4 else scores
+    least = np.partition(bounds, len(bounds) - k)[len(bounds) - k]
     return _ordered(scores, np.flatnonzero(scores >= least), k)
 
 
@@ -174,9 +182,10 @@ class Scored:
             )
         bundles, people = self.seen
         if self.columns is None:
-            # Several times as fast as to write on the columns of a mask.
-            ceiling = np.where(self.hidden, np.float32(-np.inf), np.float32(np.inf))
-            np.minimum(self.scores, ceiling, out=self.scores)
+            if self.hidden.any():
+                # -inf where hidden, else inf: several times as fast as to choose or to write by a mask.
+                ceiling = (1 - 2 * self.hidden.view(np.int8)) * np.float32(np.inf)
+                np.minimum(self.scores, ceiling, out=self.scores)
             self.scores[people, bundles] = -np.inf
         else:
             places = np.searchsorted(self.columns, bundles)
