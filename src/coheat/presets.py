@@ -2,9 +2,9 @@
 
 A preset file has the tables `[<preset>.model]` and `[<preset>.training]`, and may have
 `[<preset>.cold.model]` and `[<preset>.cold.training]` with what is different where all held-out bundles are
-new. The preset `default` always exists, even without a file, and stands under every other: a preset says
-only what it has of its own. One's own preset, such as `coheat tune` writes, is named by the path of its
-file: a .toml with `[model]` and `[training]`.
+new; `origin` in `[<preset>]` says where its values come from. The preset `default` always exists, even
+without a file, and stands under every other: a preset says only what it has of its own. One's own preset,
+such as `coheat tune` writes, is named by the path of its file: a .toml with `[model]` and `[training]`.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ def resolve_settings(
             raise _unknown(key, model_name, config_class)
     source = f"settings of {model_name!r}, preset {preset!r}"
     return config_class.create(model_values, source), TrainingSettings.create(training_values, source)
+
+
+def origin_of(model_name: str, preset: str) -> str:
+    """Where the values of a preset come from: published, or chosen on validation, and by which command."""
+    if preset.endswith(".toml"):
+        return f"one's own: {preset}"
+    return str(_tables(model_name).get(preset, {}).get("origin", ""))
 
 
 def _tables(model_name: str) -> dict[str, Any]:

@@ -18,18 +18,18 @@ from tiny import SMALL, write_experiment, write_plain, write_published
 
 from coheat.cli import main
 from coheat.data.files import read_data, read_split
-from coheat.data.problems import DataWarning
 from coheat.data.split import split
 from coheat.data.synthetic import realistic_world
 from coheat.data.writing import write_tables
 from coheat.errors import ConfigError, DataError
 from coheat.experiments.pages import decimal, fill_page, markdown, sheets
-from coheat.experiments.plan import NAMES, OWN, TABLES, load_experiment, rows
+from coheat.experiments.plan import NAMES, OWN, TABLES, load_experiment, load_experiments, rows
 from coheat.experiments.published import METRICS, published_counts, published_figures
 from coheat.experiments.reproduce import Reproduction, rebuild, reproduce
 from coheat.experiments.sources import Sources, find_datasets
 from coheat.experiments.writing import read_document, write_report
 from coheat.models import MODELS
+from coheat.presets import origin_of
 from coheat.runs import open_run
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,8 @@ def table_of(document: dict[str, Any], division: str) -> dict[str, Any]:
 def test_the_table_is_the_one_computed_by_hand(found: Reproduction, place: Path) -> None:
     """Every number again from the runs themselves, by way of `coheat evaluate`."""
     (document,) = found.documents
-    for division, sheet in zip(("cold", "warm"), sheets(document), strict=True):
+    figures = [sheet for sheet in sheets(document) if ": " not in sheet.title]
+    for division, sheet in zip(("cold", "warm"), figures, strict=True):
         runs = [open_run(path) for path in sorted((place / "out/runs/Planted" / division).glob("*/seed-*"))]
         coheat = [run for run in runs if run.record.model == "coheat"]
         reports = [run.evaluate()["test"] for run in coheat]
@@ -84,15 +85,38 @@ def test_the_table_is_the_one_computed_by_hand(found: Reproduction, place: Path)
     assert len(row["seconds_per_epoch"]) == 2
 
 
-def test_the_winner_is_tested_against_the_second(found: Reproduction) -> None:
+def test_every_row_has_an_interval_and_a_best_rival(found: Reproduction) -> None:
     """Counting solves the planted world, and popularity cannot know cold bundles."""
     cold = table_of(found.documents[0], "cold")
-    means = {row["name"]: statistics.mean(row["test"]["recall@20"]) for row in cold["rows"] if row["seeds"]}
-    test = next(t for t in cold["significance"] if t["metric"] == "recall@20" and t["among"] == "all rows")
+    rows = {row["name"]: row for row in cold["rows"] if row["seeds"]}
+    means = {name: statistics.mean(row["test"]["recall@20"]) for name, row in rows.items()}
     first, second = sorted(means, key=lambda name: -means[name])[:2]
-    assert (test["best"], test["second"]) == (first, second)
-    assert test["difference"] == pytest.approx(means[first] - means[second])
-    assert test["users"] == cold["parts"]["test"]["users"]
+    for name, row in rows.items():
+        interval = row["intervals"]["recall@20"]
+        assert interval["low"] <= means[name] <= interval["high"]
+        assert interval["rival"] == (second if name == first else first)
+        assert interval["difference"][0] == pytest.approx(means[name] - means[interval["rival"]])
+        assert 0 < interval["p"] <= 1
+    (sheet,) = [sheet for sheet in sheets(found.documents[0]) if sheet.title == "Planted, cold: how sure"]
+    assert [row[0] for row in sheet.rows] == ["CoHeat", "Counting", "Popularity"]
+
+
+def test_who_is_seen_stands_below_the_figures(found: Reproduction, place: Path) -> None:
+    (sheet,) = [sheet for sheet in sheets(found.documents[0]) if sheet.title == "Planted, warm: who is seen"]
+    run = open_run(next((place / "out/runs/Planted/warm").glob("popularity-*/seed-0")))
+    seen = run.evaluate()["test"]["exposure"]
+    shown = f"{seen['coverage@20']:.1%}", f"{seen['young_share@20']:.1%}"
+    assert (sheet.rows[-1][2], sheet.rows[-1][4]) == shown
+
+
+def test_a_row_says_where_its_settings_come_from(found: Reproduction) -> None:
+    for name in (*NAMES, *OWN):
+        for row in load_experiment(name).models:
+            for preset in ("default", "youshu"):
+                assert origin_of(row.model, preset), f"{row.model}: [{preset}] has no origin"
+    (sheet,) = [sheet for sheet in sheets(found.documents[0]) if sheet.title == "Planted, cold"]
+    assert "Settings of Popularity: nothing is set." in sheet.remarks
+    assert any(text.startswith("Settings of CoHeat (epochs=4, embedding_size=8") for text in sheet.remarks)
 
 
 def test_files_are_written_and_rebuilt_the_same(found: Reproduction, place: Path, tmp_path: Path) -> None:
@@ -148,7 +172,7 @@ models = [
     experiment = write_experiment(tmp_path / "failing.toml", text)
     for _ in range(2):  # the second time, what failed is tried again
         (document,) = reproduce(experiment, place / "data", tmp_path / "out").documents
-        (sheet,) = sheets(document)
+        sheet = sheets(document)[0]
         assert sheet.rows[0][:3] == ("Diverging", "0", "failed")
         assert any("Diverging failed (seed 0): the loss is not finite" in text for text in sheet.remarks)
         assert sheet.rows[1][1] == "1"
@@ -217,12 +241,15 @@ models = [{ name = "Counting", model = "counting" }, { name = "Popularity", mode
     splits = [read_split(path) for path in sorted((tmp_path / "out/splits/Shop").glob("cold-ratio-1-*"))]
     assert [split.seed for split in splits] == [0, 1]
     assert (splits[0].test - splits[1].test).count_nonzero() > 0
-    (sheet,) = sheets(document)
+    sheet = next(sheet for sheet in sheets(document) if sheet.title == "Shop, cold ratio")
     assert [row[:2] for row in sheet.rows[:3]] == [
         ("0%", "Counting"), ("0%", "Popularity"), ("100%", "Counting"),
     ]  # fmt: skip
-    test = document["tables"][0]["significance"][0]
-    assert test["users"] > document["tables"][0]["parts"]["test"]["users"], "users of both splits count"
+    counting = document["tables"][0]["rows"][0]
+    assert counting["intervals"]["recall@20"]["difference"][0] == pytest.approx(
+        statistics.mean(counting["test"]["recall@20"])
+        - statistics.mean(document["tables"][0]["rows"][1]["test"]["recall@20"])
+    ), "users of both splits count"
     assert {path.suffix for path in found.files} == {".json", ".md", ".png", ".svg"}
 
 
@@ -238,9 +265,9 @@ def test_the_warm_up_table_is_the_one_computed_by_hand(tmp_path: Path) -> None:
     world = realistic_world(200, 80, 300, n_user_bundle=3000, n_user_item=4000, n_bundle_item=900, seed=1)
     write_tables(split(world, "cold"), tmp_path / "data" / "cold" / "Shop")
     only = ["counting", "popularity", "mfbpr"]
-    found = reproduce("warm-up", tmp_path / "data", tmp_path / "out", only=only, epochs=2)
+    found = reproduce("warm-up", tmp_path / "data", tmp_path / "out", 1, only=only, epochs=2)
     (document,) = found.documents
-    (sheet,) = sheets(document)
+    sheet = sheets(document)[0]
     runs = {
         run.record.model: run for run in map(open_run, (tmp_path / "out/runs/Shop/warm-up").glob("*/seed-0"))
     }
@@ -253,7 +280,7 @@ def test_the_warm_up_table_is_the_one_computed_by_hand(tmp_path: Path) -> None:
         assert row[2:11] == tuple(map(decimal, (*values, mean, report["recall@20"])))
     assert sheet.heads[2:10] == ("0", "1", "2", "4", "8", "16", "others", "mean of 1 to 16")
     assert sheet.best == 1, "popularity and two epochs of factors know nothing of young bundles"
-    assert sheet.remarks[-1].startswith("Not run: DropoutNet, CB2CF")
+    assert any(remark.startswith("Not run: DropoutNet, CB2CF") for remark in sheet.remarks)
     assert {path.name for path in found.files} >= {"warm-up-shop.png", "warm-up-shop.svg"}
     again = rebuild("warm-up", tmp_path / "out", tmp_path / "again")
     for path in again.files:
@@ -284,8 +311,8 @@ def test_layouts_of_data(place: Path, tmp_path: Path) -> None:
     plain = write_plain(tmp_path)
     assert [(d.name, d.published) for d in find_datasets(plain)] == [("Shop", {})]
     assert [d.name for d in find_datasets(plain / "Shop")] == ["Shop"]
-    with pytest.raises(DataError, match="nothing says of which scenario"):
-        find_datasets(place / "data" / "cold" / "Planted")
+    with pytest.raises(DataError, match=r"no data for the scenario cold.*the name of a directory"):
+        reproduce("cold-methods", place / "data" / "cold" / "Planted", tmp_path / "nothing")
     with pytest.raises(DataError, match="no data set found"):
         find_datasets(place / "out")
     (tmp_path / "nested" / "Other").mkdir(parents=True)
@@ -298,9 +325,11 @@ def test_layouts_of_data(place: Path, tmp_path: Path) -> None:
 
 
 def test_every_experiment_of_the_paper_is_readable() -> None:
-    for name in NAMES:
+    assert [experiment.name for experiment in load_experiments("all")] == [*NAMES, *OWN]
+    for name in (*NAMES, *OWN):
         experiment = load_experiment(name)
         assert experiment.title
+        assert {row.seeds for row in rows(experiment)} <= {3, 5}
         for row in experiment.models:
             assert row.model == row.model.lower()
     cold = [row.model for row in load_experiment("cold-methods").models]
@@ -349,7 +378,7 @@ def test_the_report_has_every_table_and_stands_alone(
     data = read_data(place / "data" / "cold" / "Planted")
     assert ("users", str(data.n_users), "", "") in sheet.rows
     page = write_report([*statistics_of.documents, *found.documents], tmp_path).read_text(encoding="utf-8")
-    assert page.count("<table>") == 1 + 2 + 1
+    assert page.count("<table>") == 1 + 2 * 3 + 1
     assert page.count("<svg") == 1 + 2
     assert not re.search(r'(src|href)="(?!#)', page), "it needs another file"
     assert "Counting" in page
@@ -415,8 +444,8 @@ def test_published_figures_are_the_papers() -> None:
 @pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="the published files are not here")
 def test_the_published_parts_together_are_the_whole_data(tmp_path: Path) -> None:
     """All counts are Table 1's but one: the files hold 49,351 interactions, the table says 51,377."""
-    with pytest.warns(DataWarning, match="meal: holds one split"):
-        (document,) = reproduce("datasets", SHARED / "data", tmp_path).documents
+    (document,) = reproduce("datasets", SHARED / "data", tmp_path).documents
+    assert [entry["dataset"] for entry in document["datasets"]] == ["Youshu", "grocery", "meal"]
     [entry] = [entry for entry in document["datasets"] if entry["dataset"] == "Youshu"]
     published, found = entry["published"], entry["statistics"]
     assert {"measured": found["user_bundle"], "paper": published.pop("user_bundle")} == {

@@ -26,7 +26,7 @@ from coheat.checkpoint import HISTORY
 from coheat.data.dataset import BundleData, Sparse
 from coheat.data.files import read_split
 from coheat.errors import CoheatError, DataError, Interrupted
-from coheat.evaluation import Evaluation, evaluate
+from coheat.evaluation import Candidates, Evaluation, evaluate
 from coheat.experiments.plan import Row, preset_for
 from coheat.experiments.published import METRICS
 from coheat.experiments.sources import Source
@@ -54,6 +54,7 @@ class Job(Task):
     overrides: dict[str, Any]
     seed: int
     epochs: int
+    candidates: Candidates = "all"
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class Job(Task):
                 seed=self.seed,
                 resume=True,
             )
-            document, per_user = measure(run)
+            document, per_user = measure(run, self.candidates)
             _keep(measured_path(self.out, self.place, ".npz"), per_user)
         except Interrupted:
             raise
@@ -138,18 +139,21 @@ class Group:
     digest: str
 
 
-def group_for(row: Row, dataset: str, division: str, source: Source) -> Group:
+def group_for(row: Row, dataset: str, division: str, source: Source, candidates: Candidates = "all") -> Group:
     """Where the runs of a row are kept, and the settings they have."""
     preset = preset_for(row, dataset)
     cold = source.validates_new_bundles_only
     config, training = resolve_settings(row.model, preset, row.settings, cold)
     settings = {**config.model_dump(mode="json"), **training.model_dump(mode="json")}
-    text = json.dumps([source.identity, row.model, settings], sort_keys=True)
+    judged = [] if candidates == "all" else [candidates]
+    text = json.dumps([source.identity, row.model, settings, *judged], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     return Group(f"{dataset}/{division}/{row.model}-{digest}", preset, settings, digest)
 
 
-def job_for(out: Path, row: Row, group: Group, source: Source, seed: int) -> Job:
+def job_for(
+    out: Path, row: Row, group: Group, source: Source, seed: int, candidates: Candidates = "all"
+) -> Job:
     return Job(
         out=str(out.absolute()),
         place=f"{group.directory}/seed-{seed}",
@@ -159,6 +163,7 @@ def job_for(out: Path, row: Row, group: Group, source: Source, seed: int) -> Job
         overrides=row.settings,
         seed=seed,
         epochs=group.settings["epochs"],
+        candidates=candidates,
     )
 
 
@@ -166,19 +171,19 @@ def measured_path(out: str | Path, place: str, suffix: str = ".json") -> Path:
     return Path(out) / "measured" / f"{place}{suffix}"
 
 
-def measure(run: Run) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def measure(run: Run, candidates: Candidates = "all") -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What is kept of a finished run, and the test metrics of each user."""
     about = run.artifact.description
     if about.reason == NOT_FINITE:
         raise CoheatError(f"{NOT_FINITE} at last; epoch {about.best_epoch} was the best until then")
     split = read_split(run.record.data_resolved)
     scorer = run.artifact.served()
-    test = judge(scorer, split, "test", (K,))
+    test = judge(scorer, split, "test", (K,), candidates)
     if test is None:
         raise DataError(
             f"{run.record.data}: nobody has a bundle in the test part, so there is nothing to measure"
         )
-    validation = evaluate(scorer, split.train, split.validation, (K,)) if split.validation.nnz else None
+    validation = judge(scorer, split, "validation", (K,), candidates)
     shelf = _shelf(scorer, split.train, split.test)
     history = run.history
     plain = [record["seconds"] for record in history if "validation" not in record]

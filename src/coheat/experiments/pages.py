@@ -1,6 +1,7 @@
 """An experiment's document as tables: cells for everybody, and Markdown from them.
 
-Numbers are means over seeds ± standard deviation; "difference" is (measured - published) / published.
+Numbers are means over seeds ± standard deviation; "difference" is (measured - published) / published. Below
+the figures stand their intervals (`certainty`) and who is seen in the lists (`coheat.evaluation.exposure`).
 """
 
 from __future__ import annotations
@@ -66,15 +67,89 @@ def sheets(document: Document) -> list[Sheet]:
     """All tables of an experiment."""
     if document["view"] == "datasets":
         return [_dataset_sheet(entry) for entry in document["datasets"]]
-    tables = document["tables"]
+    tables, grid = document["tables"], document["grid"]
+    figures: dict[str, Sheet] = {}
     if document["view"] == "warm-up":
-        return [_level_sheet(table) for table in tables]
-    if not any(table["division"].startswith(RATIO) for table in tables):
-        return [_sheet([table], document["grid"]) for table in tables]
-    by_dataset: dict[str, list[Document]] = {}
+        figures = {_title(table): _level_sheet(table) for table in tables}
+    elif not any(table["division"].startswith(RATIO) for table in tables):
+        figures = {_title(table): _sheet([table], grid) for table in tables}
+    else:
+        by_dataset: dict[str, list[Document]] = {}
+        for table in tables:
+            by_dataset.setdefault(table["dataset"], []).append(table)
+        for group in by_dataset.values():
+            figures[_title(group[-1])] = _sheet(group, grid)
+    found: list[Sheet] = []
     for table in tables:
-        by_dataset.setdefault(table["dataset"], []).append(table)
-    return [_sheet(group, document["grid"]) for group in by_dataset.values()]
+        found += [figures[_title(table)]] if _title(table) in figures else []
+        found += _interval_sheet(table, grid) + _exposure_sheet(table, grid)
+    return found
+
+
+def _title(table: Document) -> str:
+    return f"{table['dataset']}, {table['division']}"
+
+
+def _interval_sheet(table: Document, grid: str | None) -> list[Sheet]:
+    """How sure the figures are; none where no values of single users are kept."""
+    rows = []
+    for row in table["rows"]:
+        if not row.get("intervals"):
+            continue
+        cells = [row_name(row, grid)]
+        for metric in METRICS:
+            found = row["intervals"][metric]
+            cells.append(f"{decimal(found['low'])} to {decimal(found['high'])}")
+            if "rival" in found:
+                gap, low, high = (f"{'+' if one > 0 else ''}{decimal(one)}" for one in found["difference"])
+                cells += [found["rival"], f"{gap} ({low} to {high})", f"{found['p']:.2g}"]
+            else:
+                cells += ["", "", ""]
+        rows.append(tuple(cells))
+    if not rows:
+        return []
+    heads = tuple(
+        head for metric in METRICS for head in (LABELS[metric], "best rival", "difference to it", "p")
+    )
+    remark = (
+        "Bootstrap over users and seeds: bounds within which 95% of the means lie. The best rival is the "
+        "best row of another model, where there is one; p is two-sided and Holm-corrected over the rows."
+    )
+    return [Sheet(f"{_title(table)}: how sure", ("model", *heads), tuple(rows), None, (remark,))]
+
+
+EXPOSURE = {
+    "gini@20": "Gini",
+    "coverage@20": "catalogue shown",
+    "popularity_lift@20": "popularity lift",
+    "young_share@20": "young in lists",
+}
+"""Figures of `coheat.evaluation.exposure` as they are called in tables."""
+
+
+def exposure_cells(seen: Document) -> tuple[str, ...]:
+    """Means over seeds of who is seen; empty where a figure means nothing for the data."""
+    cells = []
+    for name in EXPOSURE:
+        values = [value for value in seen[name] if value is not None]
+        mean = statistics.mean(values) if values else None
+        as_share = name in ("coverage@20", "young_share@20")
+        cells.append("" if mean is None else f"{mean:.1%}" if as_share else f"{mean:+.2f}".lstrip("+"))
+    return tuple(cells)
+
+
+def _exposure_sheet(table: Document, grid: str | None) -> list[Sheet]:
+    measured = [row for row in table["rows"] if row.get("exposure")]
+    if not measured:
+        return []
+    young = statistics.mean(measured[0]["exposure"]["young_of_candidates"])
+    remark = (
+        "Of the first 20 places: Gini of their sharing among bundles, the share of bundles shown at all, "
+        "how much more popular they are than what the users took before, and the share of places of bundles "
+        f"with at most 4 takers, which {young:.0%} of the bundles are."
+    )
+    rows = tuple((row_name(row, grid), *exposure_cells(row["exposure"])) for row in measured)
+    return [Sheet(f"{_title(table)}: who is seen", ("model", *EXPOSURE.values()), rows, None, (remark,))]
 
 
 def _sheet(tables: Sequence[Document], grid: str | None) -> Sheet:
@@ -93,7 +168,7 @@ def _sheet(tables: Sequence[Document], grid: str | None) -> Sheet:
                 rows.append((*share, *_cells(row, grid)))
                 means.append(statistics.mean(row["test"][METRICS[0]]) if row["seeds"] else -1.0)
         remarks += _remarks(table, grid)
-    title = tables[0]["dataset"] + (", cold ratio" if shares else f", {tables[0]['division']}")
+    title = f"{tables[0]['dataset']}, cold ratio" if shares else _title(tables[0])
     best = max(range(len(rows)), key=means.__getitem__) if rows and not shares and max(means) >= 0 else None
     return Sheet(title, heads, tuple(rows), best, tuple(dict.fromkeys(remarks)))
 
@@ -118,10 +193,8 @@ def _level_sheet(table: Document) -> Sheet:
     span = f"mean of {some[0]} to {some[-1]}" if some else ""
     heads = ("takers kept", "seeds", *levels, span, LABELS[metric], "epoch")
     best = max(range(len(rows)), key=means.__getitem__) if means and max(means) >= 0 else None
-    remarks = _level_remarks(measured, levels) + _remarks({**table, "significance": []}, None)
-    return Sheet(
-        f"{table['dataset']}, {table['division']}", heads, tuple(rows), best, tuple(remarks), marked=1
-    )
+    remarks = _level_remarks(measured, levels) + _remarks(table, None)
+    return Sheet(_title(table), heads, tuple(rows), best, tuple(remarks), marked=1)
 
 
 def _level_remarks(measured: Sequence[Document], levels: Sequence[str]) -> list[str]:
@@ -152,7 +225,8 @@ def _cells(row: Document, grid: str | None) -> tuple[str, ...]:
         else:
             cells += ["", ""]
     cells.append(", ".join(str(epoch) for epoch in row["epochs"]))
-    cells.append(f"{statistics.median(row['seconds_per_epoch']):.2f}")
+    seconds = row["seconds_per_epoch"]
+    cells.append(f"{statistics.median(seconds):.2f}" if seconds else "")
     return tuple(cells)
 
 
@@ -169,18 +243,43 @@ def _remarks(table: Document, grid: str | None) -> list[str]:
             failures.setdefault(failure["reason"], []).append(str(failure["seed"]))
         for reason, seeds in failures.items():
             remarks.append(f"{row_name(row, grid)} failed (seed {', '.join(seeds)}): {reason}.")
-    where = f" at a cold share of {table['division'].removeprefix(RATIO)}"
-    place = where if table["division"].startswith(RATIO) else ""
-    return remarks + [_verdict(test, place) for test in table["significance"] if test["p"] is not None]
+    if carried := [row_name(row, grid) for row in table["rows"] if row.get("carried")]:
+        remarks.append(f"Carried over from an earlier run: {', '.join(carried)}.")
+    share = table["division"].removeprefix(RATIO)
+    place = f" at a cold share of {share}" if table["division"].startswith(RATIO) else ""
+    remarks += [_verdict(test, place) for test in table.get("significance", []) if test["p"] is not None]
+    return remarks + _about_data(table["parts"]) + _origins(table["rows"], grid)
 
 
 def _verdict(test: Document, place: str) -> str:
+    """A paired test of the best two rows, in documents that have no intervals yet."""
     sure = "significant" if test["p"] < SIGNIFICANT else "not significant"
     among = "" if test["among"] == "all rows" else ", yardsticks aside"
     return (
         f"{LABELS[test['metric']]}{place}{among}: {test['best']} is ahead of {test['second']} by "
         f"{decimal(test['difference'])} ({sure}, p = {test['p']:.2g}, paired over {test['users']:,} users)."
     )
+
+
+def _about_data(parts: Document) -> list[str]:
+    remarks = []
+    if "leaks_removed" in parts:
+        remarks.append(f"Without what only held-out bundles explain: as published, {parts['leaks_removed']}.")
+    if parts.get("candidates") == "offered":
+        remarks.append("Only bundles that were on offer during the test are ranked.")
+    return remarks
+
+
+def _origins(rows: Sequence[Document], grid: str | None) -> list[str]:
+    """Where the settings of rows come from: one remark for each origin."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["seeds"] and row.get("origin"):
+            own = ", ".join(
+                f"{key}={value}" for key, value in row.get("overrides", {}).items() if key != grid
+            )
+            found.setdefault(row["origin"], []).append(f"{row['name']} ({own})" if own else row["name"])
+    return [f"Settings of {', '.join(dict.fromkeys(names))}: {origin}." for origin, names in found.items()]
 
 
 def _dataset_sheet(entry: Document) -> Sheet:

@@ -14,7 +14,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from coheat.config import Settings, read_toml
+from coheat.data.synthetic import LIKE
 from coheat.errors import ConfigError
+from coheat.evaluation import Candidates
 from coheat.models import MODELS
 from coheat.presets import preset_names
 from coheat.training import TrainingSettings
@@ -29,11 +31,12 @@ NAMES = (
     "temperature",
     "figure-comparison",
 )
-"""The experiments of the paper, in the order of the report; `all` runs every one."""
-OWN = ("warm-up", "current-rivals")
-"""Experiments that the paper does not have; each is run by its name."""
+"""The experiments of the paper, in the order of the report."""
+OWN = ("current-rivals", "ember", "warm-up", "other-shops", "worlds")
+"""Experiments that the paper does not have; `all` runs the paper's and these."""
 
 Family = Literal["cold-start", "warm-start", "ours", "yardstick"]
+Scenario = Literal["cold", "warm", "all", "warm-up", "time", "published"]
 
 
 class ModelRow(Settings):
@@ -46,6 +49,7 @@ class ModelRow(Settings):
         None, description="default: the preset named like the data set, where there is one"
     )
     seeds: int | None = Field(None, ge=1, description="how many; default: the experiment's")
+    scenarios: tuple[Scenario, ...] = Field((), description="only in these; default: all of the experiment's")
     family: Family = Field("ours", description="what kind of method; a yardstick is not a published rival")
 
 
@@ -55,7 +59,9 @@ class Experiment(Settings):
     name: str
     title: str
     view: Literal["datasets", "methods", "lines", "bars", "warm-up"] = Field(description="how it is drawn")
-    scenarios: tuple[Literal["cold", "warm", "all", "warm-up"], ...] = ()
+    scenarios: tuple[Scenario, ...] = Field(
+        (), description='ways to divide the data; "published" is the one split that a data set came with'
+    )
     cold_shares: tuple[float, ...] = Field(
         (), description="instead of scenarios: shares of test interactions on cold bundles"
     )
@@ -63,6 +69,16 @@ class Experiment(Settings):
     grid: dict[str, tuple[Any, ...]] = Field(
         {}, max_length=1, description="a setting to vary, and its values"
     )
+    data: Literal["all", "divided", "other"] = Field(
+        "all",
+        description='which data sets: "divided" are those published as cold, warm and all (every one where '
+        'there are none of these), "other" those that are not',
+    )
+    worlds: tuple[str, ...] = Field((), description="made-up worlds instead, as `coheat data synth --like`")
+    without_leaks: bool = Field(
+        False, description="where held-out bundles give themselves away, take out what they alone explain"
+    )
+    candidates: Candidates = Field("all", description='what is ranked: "all" or "offered" bundles')
     models: tuple[ModelRow, ...] = ()
 
     @property
@@ -82,6 +98,10 @@ class Row:
     seeds: int
     family: Family
     at: float | None = None
+    scenarios: tuple[str, ...] = ()
+
+    def belongs_in(self, division: str) -> bool:
+        return not self.scenarios or division in self.scenarios
 
 
 def load_experiment(name: str) -> Experiment:
@@ -97,6 +117,9 @@ def load_experiment(name: str) -> Experiment:
         raise ConfigError(
             f'{path}: the view "warm-up" shows the scenario of that name; write scenarios = ["warm-up"]'
         )
+    unknown = [world for world in experiment.worlds if world not in LIKE]
+    if unknown:
+        raise ConfigError(f"{path}: worlds = {unknown}: choose among {', '.join(LIKE)}")
     for key in experiment.grid:
         if not any(_has_setting(row.model, key) for row in experiment.models):
             raise ConfigError(f"{path}: grid.{key}: none of its models has a setting of that name")
@@ -104,8 +127,8 @@ def load_experiment(name: str) -> Experiment:
 
 
 def load_experiments(name: str) -> list[Experiment]:
-    """The experiment of this name; for `all`, every one of the paper."""
-    return [load_experiment(known) for known in (NAMES if name == "all" else [name])]
+    """The experiment of this name; for `all`, every one."""
+    return [load_experiment(known) for known in ((*NAMES, *OWN) if name == "all" else [name])]
 
 
 def rows(experiment: Experiment, seeds: int | None = None, epochs: int | None = None) -> list[Row]:
@@ -121,12 +144,13 @@ def rows(experiment: Experiment, seeds: int | None = None, epochs: int | None = 
             row = row.model_copy(update={"settings": {**row.settings, "epochs": epochs}})
         common = (row.model, row.preset)
         grid = {key: values for key, values in experiment.grid.items() if _has_setting(row.model, key)}
+        where = row.scenarios
         if not grid:
-            found.append(Row(row.name, *common, dict(row.settings), count, row.family))
+            found.append(Row(row.name, *common, dict(row.settings), count, row.family, None, where))
         for key, values in grid.items():
             for value in values:
                 settings = {**row.settings, key: value}
-                found.append(Row(row.name, *common, settings, count, row.family, at=float(value)))
+                found.append(Row(row.name, *common, settings, count, row.family, float(value), where))
     return found
 
 
@@ -146,7 +170,7 @@ def preset_for(row: Row, dataset: str) -> str:
 
 def check_only(only: Sequence[str]) -> None:
     """Refuse a model that nobody knows, so that a slip of the pen does not train nothing."""
-    known = set(MODELS) | {row.model for name in NAMES for row in load_experiment(name).models}
+    known = set(MODELS) | {row.model for name in (*NAMES, *OWN) for row in load_experiment(name).models}
     unknown = [model for model in only if model not in known]
     if unknown:
         raise ConfigError(

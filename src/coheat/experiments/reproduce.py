@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from coheat.errors import ConfigError, Interrupted
+from coheat.errors import ConfigError, DataError, Interrupted
 from coheat.experiments.jobs import Job
+from coheat.experiments.kept import KEPT, carry_over, forecast, kept_documents
 from coheat.experiments.plan import Experiment, check_only, load_experiments
-from coheat.experiments.results import gather, plan_tables
+from coheat.experiments.results import gather, missing_divisions, plan_tables
 from coheat.experiments.sources import Sources, find_datasets
 from coheat.experiments.writing import read_document, write_document, write_report
 from coheat.tasks import Display, Place, place_for, run_tasks
@@ -37,36 +38,70 @@ def reproduce(
     console: Console | None = None,
     epochs: int | None = None,
     on: str | Place = HERE,
+    kept: Path | None = None,
 ) -> Reproduction:
     """Train what an experiment (`all`: every one) needs and is not done yet in `out`, then write its tables.
 
     `only` limits what is trained now to these models, `epochs` shortens every training. The tables show all
-    that has been measured in `out`, whenever that was. `parallel` > 1 trains so many at a time in processes
-    with one core each; `on` has the machines of a Ray cluster do it (`coheat.tasks.place_for`). Killed at any
-    moment, the same call goes on where it stopped.
+    that has been measured in `out`, whenever that was, and, of a directory `kept` with results, the rows that
+    have more seeds there. How long it will take is said first, from what such trainings took. `parallel` > 1
+    trains so many at a time in processes with one core each; `on` has the machines of a Ray cluster do it
+    (`coheat.tasks.place_for`). Killed at any moment, the same call goes on where it stopped.
     """
     if only:
         check_only(only)
     experiments = load_experiments(name)
     datasets, sources = find_datasets(data), Sources(out)
-    jobs: dict[str, Job] = {}
-    for experiment in experiments:
-        for table in plan_tables(experiment, datasets, sources, seeds, epochs):
-            for entry in table.entries:
-                if not only or entry.row.model in only:
-                    jobs |= {job.place: job for job in entry.jobs}
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: a file is in the way; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
+    jobs: dict[str, Job] = {}
+    for experiment in experiments:
+        tables = plan_tables(experiment, datasets, sources, seeds, epochs)
+        if not tables and experiment.view != "datasets" and name != "all":
+            raise _nothing_to_do(missing_divisions(experiment, datasets, sources), data)
+        for table in tables:
+            for entry in table.entries:
+                if not only or entry.row.model in only:
+                    jobs |= {job.place: job for job in entry.jobs}
+    before = kept_documents(kept or (KEPT if KEPT.is_dir() else None), [one.name for one in experiments])
     waiting = [job for job in jobs.values() if not job.is_done()]
     if waiting:
-        _train(waiting, data, out, parallel, on, console)
+        announce(waiting, parallel, out, before, kept or KEPT, console)
+        train(waiting, data, out, parallel, on, console)
     documents = [gather(experiment, datasets, sources, out, seeds, epochs) for experiment in experiments]
+    if kept is not None:
+        documents = [carry_over(document, before) for document in documents]
     return _write(documents, out, name)
 
 
-def _train(
-    jobs: list[Job], data: Path, out: Path, parallel: int, on: str | Place, console: Console | None
+def _nothing_to_do(missing: list[str], data: Path) -> DataError:
+    return DataError(
+        f"{data}: no table can be made of it. {'; '.join(missing)}. Put a split where its scenario is the "
+        "name of a directory, for example DIR/cold/NAME, and give --data DIR"
+    )
+
+
+def announce(
+    jobs: list[Job],
+    parallel: int,
+    out: Path,
+    documents: list[dict[str, Any]],
+    kept: Path,
+    console: Console | None = None,
+) -> None:
+    """Say how long these trainings will take."""
+    found = forecast(jobs, parallel, out, documents, str(kept if documents else out))
+    (console or Console(stderr=True)).print(str(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def train(
+    jobs: list[Job],
+    data: Path,
+    out: Path,
+    parallel: int,
+    on: str | Place = HERE,
+    console: Console | None = None,
 ) -> None:
     """Do these jobs. One that fails is told and the others go on; Ctrl-C is passed on when all is saved."""
     with place_for(on, parallel, out=out, reads=[data]) as place, Display(jobs, place, console) as display:

@@ -19,12 +19,13 @@ import numpy.typing as npt
 
 from coheat import __version__
 from coheat.data.stats import stats
+from coheat.experiments.certainty import Samples, intervals
 from coheat.experiments.jobs import Group, Job, group_for, job_for, read_measured, read_per_user
 from coheat.experiments.plan import Experiment, Row, rows
 from coheat.experiments.published import METRICS, published_counts, published_figures
 from coheat.experiments.sources import Dataset, Sources
 from coheat.models import MODELS
-from coheat.presets import resolve_settings
+from coheat.presets import origin_of, resolve_settings
 
 FORMAT = 1
 CURVE_POINTS = 200
@@ -61,34 +62,52 @@ def plan_tables(
     """Every table of an experiment with the trainings it needs."""
     asked = rows(experiment, seeds, epochs)
     return [
-        _table(asked, dataset, division, sources)
-        for dataset in datasets
+        _table(experiment, asked, dataset, division, sources)
+        for dataset in chosen_datasets(experiment, datasets, sources)
         for division in experiment.divisions
         if sources.has(dataset, division)
     ]
 
 
-def _table(asked: Sequence[Row], dataset: Dataset, division: str, sources: Sources) -> Table:
-    first = sources.source(dataset, division, 0)
+def chosen_datasets(
+    experiment: Experiment, datasets: Sequence[Dataset], sources: Sources
+) -> Sequence[Dataset]:
+    """Those data sets that an experiment is about."""
+    if experiment.worlds:
+        return [sources.world(name) for name in experiment.worlds]
+    divided = [dataset for dataset in datasets if dataset.is_divided]
+    if experiment.data == "other":
+        return [dataset for dataset in datasets if not dataset.is_divided]
+    return divided if experiment.data == "divided" and divided else datasets
+
+
+def _table(
+    experiment: Experiment, asked: Sequence[Row], dataset: Dataset, division: str, sources: Sources
+) -> Table:
+    clean, candidates = experiment.without_leaks, experiment.candidates
+    first = sources.source(dataset, division, 0, clean)
     entries = []
     for row in asked:
+        if not row.belongs_in(division):
+            continue
         if row.model not in MODELS:
             entries.append(Entry(row, None, (), f"model {row.model} is not in this version"))
             continue
-        group = group_for(row, dataset.name, division, first)
+        group = group_for(row, dataset.name, division, first, candidates)
+        found = [sources.source(dataset, division, seed, clean) for seed in range(row.seeds)]
         jobs = tuple(
-            job_for(sources.out, row, group, sources.source(dataset, division, seed), seed)
-            for seed in range(row.seeds)
+            job_for(sources.out, row, group, source, seed, candidates) for seed, source in enumerate(found)
         )
         entries.append(Entry(row, group, jobs))
-    return Table(dataset.name, division, first.report, tuple(entries))
+    judged = {} if candidates == "all" else {"candidates": candidates}
+    return Table(dataset.name, division, {**first.report, **judged}, tuple(entries))
 
 
 def missing_divisions(experiment: Experiment, datasets: Sequence[Dataset], sources: Sources) -> list[str]:
     """A note for each table that there is no data for."""
     return [
         f"{dataset.name}: there is no data for the scenario {division}"
-        for dataset in datasets
+        for dataset in chosen_datasets(experiment, datasets, sources)
         for division in experiment.divisions
         if not sources.has(dataset, division)
     ]
@@ -125,12 +144,13 @@ def _filled(table: Table, out: Path) -> Document:
         for number, entry in enumerate(table.entries)
         if entry.group is not None and found[number]["seeds"]
     }
+    for metric in METRICS:
+        _add_intervals(found, groups, out, metric)
     return {
         "dataset": table.dataset,
         "division": table.division,
         "parts": dict(table.parts),
         "rows": found,
-        "significance": _significance(found, groups, out),
     }
 
 
@@ -147,6 +167,8 @@ def _row(entry: Entry, table: Table, out: Path) -> Document:
         "at": row.at,
         "preset": group.preset if group else None,
         "settings": group.settings if group else {},
+        "origin": origin_of(row.model, group.preset) if group else "",
+        "overrides": row.settings,
         "published": _published(entry, table),
         "note": entry.note,
         "failures": [
@@ -160,6 +182,8 @@ def _row(entry: Entry, table: Table, out: Path) -> Document:
     for part in ("test", "validation", "shelf"):
         there = [m[part] for m in good if m[part] is not None]
         document[part] = {name: [values[name] for values in there] for name in (there[0] if there else {})}
+    if seen := [m["exposure"] for m in good if m.get("exposure")]:
+        document["exposure"] = {name: [one[name] for one in seen] for name in seen[0]}
     if levels := [m["warm_up"] for m in good if m.get("warm_up")]:
         document["warm_up"] = _levels(levels)
     return document
@@ -184,61 +208,40 @@ def _published(entry: Entry, table: Table) -> dict[str, float] | None:
     return published_figures(table.dataset, table.division, row.name)
 
 
-def _significance(found: Sequence[Document], groups: Mapping[int, str], out: Path) -> list[Document]:
-    """The best row against the second best, metric by metric: of all rows, and of the methods alone."""
-    tests = []
-    for metric in METRICS:
-        ranked = sorted(groups, key=lambda number: -float(np.mean(found[number]["test"][metric])))
-        methods = [number for number in ranked if found[number]["family"] != "yardstick"]
-        for among, order in (("all rows", ranked), ("methods", methods)):
-            if len(order) < 2 or (among == "methods" and order[:2] == ranked[:2]):
-                continue
-            best, second = order[:2]
-            sides = [_by_split(out, groups[n], found[n]["seeds"], metric) for n in (best, second)]
-            tests.append(
-                {
-                    "metric": metric,
-                    "among": among,
-                    "best": _name(found[best]),
-                    "second": _name(found[second]),
-                    **paired_test(*sides),
-                }
-            )
-    return tests
+def _add_intervals(found: Sequence[Document], groups: Mapping[int, str], out: Path, metric: str) -> None:
+    """Give every measured row its interval, and that of its difference to the best row of another model.
+
+    Where yardsticks aside all rows are of one model (an ablation), the best other row whatever it is.
+    """
+    samples = {
+        number: _by_split(out, group, found[number]["seeds"], metric) for number, group in groups.items()
+    }
+    methods = {found[number]["model"] for number in groups if found[number]["family"] != "yardstick"}
+    rivals = {
+        number: [
+            other
+            for other in groups
+            if other != number and (len(methods) < 2 or found[other]["model"] != found[number]["model"])
+        ]
+        for number in groups
+    }
+    for number, interval in intervals(samples, rivals).items():
+        if "rival" in interval:
+            interval["rival"] = _name(found[interval["rival"]])
+        found[number].setdefault("intervals", {})[metric] = interval
 
 
 def _name(row: Document) -> str:
     return str(row["name"]) if row["at"] is None else f"{row['name']} at {row['at']:g}"
 
 
-PerSplit = Mapping[str, npt.NDArray[np.float64]]
-"""A metric of every judged user, by the fingerprint of the split they were judged on."""
-
-
-def _by_split(out: Path, directory: str, seeds: Iterable[int], metric: str) -> PerSplit:
-    """A metric for each user of a row: averaged over the seeds that were judged on the same split."""
+def _by_split(out: Path, directory: str, seeds: Iterable[int], metric: str) -> Samples:
+    """A metric for each user of a row, one line per seed, by the split that they were judged on."""
     found: dict[str, list[npt.NDArray[np.float64]]] = {}
     for seed in seeds:
         arrays = read_per_user(out, directory, seed)
         found.setdefault(str(arrays["split"]), []).append(arrays[metric])
-    return {split: np.mean(values, axis=0) for split, values in found.items()}
-
-
-def paired_test(first: PerSplit, second: PerSplit) -> Document:
-    """Paired t-test (two-sided) of the mean difference first - second over users judged in both.
-
-    Each user counts once per split: runs on the same split are averaged before.
-    """
-    from scipy.stats import ttest_rel
-
-    shared = [split for split in first if split in second]
-    if not shared:
-        return {"difference": None, "p": None, "users": 0}
-    one, other = (np.concatenate([side[split] for split in shared]) for side in (first, second))
-    difference = float((one - other).mean())
-    # Where no user differs the statistic is 0 / 0; there is then nothing to tell the two apart.
-    p = float(ttest_rel(one, other).pvalue) if (one != other).any() else 1.0
-    return {"difference": difference, "p": p if np.isfinite(p) else None, "users": len(one)}
+    return {split: np.stack(values) for split, values in found.items()}
 
 
 def _statistics(dataset: Dataset, sources: Sources) -> Document:
