@@ -21,6 +21,7 @@ from service_door import withstand
 
 from coheat.errors import ConfigError
 from coheat.service.app import create_app
+from coheat.service.connections import Gathering
 from coheat.service.limits import Limits, usable_connections
 from coheat.service.logs import event, logging_to
 from coheat.service.server import Address, Server, listen, make_server
@@ -103,6 +104,8 @@ def test_each_part_of_a_request_has_its_time(run: Path) -> None:
 
     async def check() -> None:
         async with listening(run, HASTY) as ([port], _):
+            first, _first = await connect(port, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await first.read(1)  # before it is answered, all addresses are read, which takes its time
             silent, _silent = await connect(port)
             head, head_writer = await connect(port, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-A: ")
             body, body_writer = await connect(
@@ -252,3 +255,35 @@ def test_a_crowd_of_bad_clients_in_short(run: Path) -> None:
             found = withstand(server, kind, count, 3, SMALL.n_users)
             assert found["errors"] == 0
             assert set(found["health"]) == {200}
+
+
+class Sent:
+    """A transport that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_the_head_of_an_answer_is_sent_with_what_follows_and_never_kept() -> None:
+    sent = Sent()
+
+    async def write() -> None:
+        transport = Gathering(sent, asyncio.get_running_loop())  # type: ignore[arg-type]
+        for part in (b"HTTP/1.1 200\r\n\r\n", b"body", b"", b"more"):
+            transport.write(part)
+        transport.write(b"HTTP/1.1 100\r\n\r\n")
+        await asyncio.sleep(0)
+        assert sent.parts[-1] == b"HTTP/1.1 100\r\n\r\n"
+        transport.write(b"HTTP/1.1 400\r\n\r\n")
+        transport.close()
+
+    asyncio.run(write())
+    expected = [b"HTTP/1.1 200\r\n\r\nbody", b"", b"more", b"HTTP/1.1 100\r\n\r\n", b"HTTP/1.1 400\r\n\r\n"]
+    assert (sent.parts, sent.is_closed) == (expected, True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from service_client import linked_run
 from service_common import SMALL
 
-from coheat.service.lists import Asker, Wanted
+from coheat.service.lists import QUICK_K, QUICK_SECONDS, Asker, Wanted
 from coheat.service.metrics import Metrics
+from coheat.service.sides import ONLY
 from coheat.service.sqlite_store import SqliteStore
 from coheat.service.state import State
 
@@ -42,5 +45,52 @@ def test_everybody_who_asks_is_answered(tmp_path: Path) -> None:
 
     try:
         assert asyncio.run(all_ask()) == [TIMES] * ASKING
+    finally:
+        state.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "asker", "wanted", "waits"),
+    [
+        (0.0, Asker("user-1"), Wanted(3), False),
+        (QUICK_SECONDS, Asker("user-1"), Wanted(3), True),
+        (0.0, Asker("user-1", item_ids=("item-1",)), Wanted(3), True),
+        (0.0, Asker("user-1"), Wanted(3, exclude=("bundle-1",)), True),
+        (0.0, Asker("user-1"), Wanted(QUICK_K + 1), True),
+    ],
+)
+def test_only_what_may_take_long_waits_for_the_thread_of_the_model(
+    tmp_path: Path, seconds: float, asker: Asker, wanted: Wanted, waits: bool
+) -> None:
+    state = State(linked_run(tmp_path), SqliteStore(tmp_path / "store.sqlite"), Metrics())
+    state._lists.seconds[ONLY] = seconds
+    goes_on = threading.Event()
+
+    async def ask() -> bool:
+        state.threads.model.submit(goes_on.wait, 30)
+        asked = asyncio.create_task(state.recommend(asker, wanted))
+        await asyncio.wait([asked], timeout=0.2 if waits else 20)
+        has_waited = not asked.done()
+        goes_on.set()
+        assert (await asked).source == "model"
+        return has_waited
+
+    try:
+        assert asyncio.run(ask()) is waits
+    finally:
+        state.close()
+
+
+def test_how_long_a_list_takes_is_learned(tmp_path: Path) -> None:
+    state = State(linked_run(tmp_path), SqliteStore(tmp_path / "store.sqlite"), Metrics())
+
+    async def ask() -> None:
+        for _ in range(60):
+            await state.recommend(Asker("user-1"), Wanted(3))
+
+    try:
+        state._lists.seconds[ONLY] = 0.05
+        asyncio.run(ask())
+        assert 0 < state._lists.seconds[ONLY] < QUICK_SECONDS
     finally:
         state.close()

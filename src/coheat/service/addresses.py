@@ -6,12 +6,13 @@ So what is refused, what `Allow` says and how a request is labelled cannot diffe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
+USUAL_BYTES = 200
 OPERATIONS = ("/health/live", "/health/ready", "/openapi.json", "/metrics")
 """Answered beside the documented interface, all with GET."""
 
@@ -66,8 +67,15 @@ def unknown_parameters(address: Address, method: str, query: bytes) -> list[str]
     return sorted({name for name, _ in parameters(query)} - known)
 
 
-def parameters(query: bytes) -> list[tuple[str, str]]:
-    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+def parameters(query: bytes) -> Sequence[tuple[str, str]]:
+    return _usual(query) if len(query) <= USUAL_BYTES else _parsed(query)
+
+
+def _parsed(query: bytes) -> Sequence[tuple[str, str]]:
+    return tuple(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+
+
+_usual = lru_cache(256)(_parsed)  # most ask for the same kind of list
 
 
 def _address(template: str, operations: dict[str, Any]) -> Address:

@@ -20,6 +20,7 @@ from coheat.service.state import State
 T = TypeVar("T")
 MAX_SEARCH = 100
 LAST = (1 << 63) - 1
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def decoded(sent: str) -> str:
@@ -57,9 +58,8 @@ def state_of(request: Request) -> State:
 
 
 def answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
-    return Response(text.encode(), status, headers, "application/json")
+    return Response(ENCODER.encode(document).encode(), status, headers, "application/json")
 
 
 def columns_asked(fields: str | None) -> tuple[str, ...] | None:

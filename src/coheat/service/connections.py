@@ -118,6 +118,33 @@ class Connections:
                     self.let_go(one, reason)
 
 
+class Gathering:
+    """A transport that sends the head of an answer together with what is written next: to send it alone takes
+    a call to the system more, for us and for the client."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self._transport, self._loop, self._head = transport, loop, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._head and data.startswith(b"HTTP/"):
+            self._head = data
+            self._loop.call_soon(self._send_head)  # where nothing follows at once
+        else:
+            data, self._head = self._head + data, b""
+            self._transport.write(data)
+
+    def _send_head(self) -> None:
+        if self._head:
+            self.write(b"")
+
+    def close(self) -> None:
+        self._send_head()
+        self._transport.close()
+
+
 class Connection(H11Protocol):
     """uvicorn's protocol, which counts among the connections of its listener and knows what it waits for."""
 
@@ -133,7 +160,7 @@ class Connection(H11Protocol):
         self._stalled_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
         self.peer = str(self.client[0]) if self.client else ""
         others = self.listeners[(self.server[1] if self.server else None) or 0]
         if others.add(self):

@@ -129,11 +129,13 @@ def _comparable(document: dict[str, Any]) -> str:
 
 
 def _listed(user_id: str | None, found: UserList, without: str | None = None) -> Response:
-    rows = [
-        {"bundle_id": row.bundle_id, "score": row.score, "rank": row.rank, "is_new": row.is_new}
-        | ({} if row.fields is None else {"fields": row.fields})
-        for row in found.rows
+    rows: list[dict[str, Any]] = [
+        {"bundle_id": bundle_id, "score": score, "rank": rank, "is_new": is_new}
+        for _, bundle_id, score, rank, is_new in found.rows
     ]
+    for listed, row in zip(rows, found.rows, strict=True):
+        if row.fields is not None:
+            listed["fields"] = row.fields
     document = {
         "user_id": user_id,
         "source": found.source,

@@ -1,15 +1,21 @@
-"""Lists for those who ask: those asked for while the model computes are computed together next."""
+"""Lists for those who ask: those asked for while the model computes are computed together next.
+
+Quick ones are computed where they are asked for, in the event loop: to hand a list that takes a millisecond
+to another thread, and Python's lock back and forth while it is computed, takes longer than to wait for it.
+What takes longer, or may, is computed in the model's thread, and the event loop stays free meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from coheat.ids import shortened
 from coheat.recommender import Recommendation, Recommendations
@@ -56,37 +62,72 @@ class UserList:
     """The fingerprint."""
 
 
+QUICK_SECONDS = 0.004
+"""Of the processor, for one list: what the event loop may be kept for."""
+QUICK_K = 100
+LEARNED = 0.1
+"""How much the latest list tells of how long one takes."""
 INSTEAD = " instead of "
 """In the sentence about a list that is shorter than asked for."""
 ListOrError = UserList | Exception
 Waiting = list[tuple[Asker, "asyncio.Future[UserList]"]]
 
 
+class Kind(NamedTuple):
+    """Lists that are computed together. `is_plain`: nothing in the question may make one take long."""
+
+    side: str
+    wanted: Wanted
+    is_plain: bool
+
+
 class Lists:
-    """Who waits for which kind of list of which side, and the thread that computes them."""
+    """Who waits for which kind of list, and where they are computed."""
 
     def __init__(self, models: Callable[[str], LoadedModel], thread: Executor):
         self.models, self.thread = models, thread
-        self._waiting: dict[tuple[str, Wanted], Waiting] = {}
+        self._waiting: dict[Kind, Waiting] = {}
         self._queueing = threading.Lock()  # whoever joins a list must not miss its being taken away
+        self.seconds: dict[str, float] = {}
+        """By side: how long a plain list takes, as far as it is known."""
 
     async def recommend(self, side: str, asker: Asker, wanted: Wanted) -> UserList:
         """One user's list, computed together with those of the same kind that wait at that moment."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[UserList] = loop.create_future()
+        kind = Kind(side, wanted, _is_plain(asker, wanted))
         with self._queueing:
-            waiting = self._waiting.setdefault((side, wanted), [])
+            waiting = self._waiting.setdefault(kind, [])
             waiting.append((asker, answer))
             is_first = len(waiting) == 1
-        if is_first:
-            self.thread.submit(self._recommend_waiting, loop, side, wanted)
+        if is_first and kind.is_plain and self.seconds.get(side, QUICK_SECONDS) < QUICK_SECONDS:
+            loop.call_soon(self._recommend_here, kind)  # after those who ask at the same moment
+        elif is_first:
+            self.thread.submit(self._recommend_aside, loop, kind)
         return await answer
 
-    def _recommend_waiting(self, loop: asyncio.AbstractEventLoop, side: str, wanted: Wanted) -> None:
+    def _recommend_here(self, kind: Kind) -> None:
+        _deliver(*self._recommend_waiting(kind))
+
+    def _recommend_aside(self, loop: asyncio.AbstractEventLoop, kind: Kind) -> None:
+        loop.call_soon_threadsafe(_deliver, *self._recommend_waiting(kind))
+
+    def _recommend_waiting(self, kind: Kind) -> tuple[Waiting, dict[Asker, ListOrError]]:
         with self._queueing:
-            waiting = self._waiting.pop((side, wanted))
-        lists = _lists(self.models(side), side, [asker for asker, _ in waiting], wanted)
-        loop.call_soon_threadsafe(_deliver, waiting, lists)
+            waiting = self._waiting.pop(kind)
+        started = time.thread_time()
+        lists = _lists(self.models(kind.side), kind.side, [asker for asker, _ in waiting], kind.wanted)
+        if kind.is_plain:
+            latest = (time.thread_time() - started) / len(lists)
+            before = self.seconds.get(kind.side, latest)
+            self.seconds[kind.side] = before + LEARNED * (latest - before)
+        return waiting, lists
+
+
+def _is_plain(asker: Asker, wanted: Wanted) -> bool:
+    said = asker.item_ids or asker.bundle_ids or asker.shown
+    asked = wanted.where or wanted.rules or wanted.exclude or wanted.fields
+    return wanted.k <= QUICK_K and isinstance(wanted.candidates, str) and not (said or asked)
 
 
 def _lists(

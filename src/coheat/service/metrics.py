@@ -15,6 +15,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self.requests = self._counter(
             "coheat_http_requests", "Requests answered.", "method", "route", "status"
         )
@@ -50,6 +51,18 @@ class Metrics:
             "coheat_changes_behind", "Changes of other replicas that are stored and not followed yet."
         )
         self.ready = self._gauge("coheat_ready", "1 when warmed up and taking requests.")
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        key = method, route, status
+        if key not in self._children:  # to look them up by their labels takes longer than to count
+            self._children[key] = (
+                self.requests.labels(method, route, str(status)),
+                self.seconds.labels(route),
+            )
+        requests, durations = self._children[key]
+        requests.inc()
+        durations.observe(seconds)
 
     def model_loaded(self, n_bundles: int) -> None:
         self.loaded_at.set(time.time())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -36,7 +36,7 @@ log = logging.getLogger("coheat.service")
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-AtOnce = Callable[[str, list[tuple[str, str]]], Awaitable[Response | None]]
+AtOnce = Callable[[str, Sequence[tuple[str, str]]], Awaitable[Response | None]]
 """A GET by its id as it was sent and its parameters; None where the application has to look at it."""
 
 HEADERS = {
@@ -110,8 +110,7 @@ class Middleware:
         address: Address | None = scope["state"]["address"]
         route = address.template if address else "unmatched" if _is_guarded(scope["path"]) else "page"
         method = _known(scope["method"])
-        self.metrics.requests.labels(method, route, str(answer.status)).inc()
-        self.metrics.seconds.labels(route).observe(seconds)
+        self.metrics.answered(method, route, answer.status, seconds)
         if scope["path"].startswith("/health/") and answer.status == 200:
             return  # every few seconds, for ever
         ids = {"path": scope["path"]} if self.log_ids else {}
@@ -138,7 +137,7 @@ class Middleware:
                 return
             self._check(scope)
             await self._wait_for(scope)
-            body = await self.bodies.read(receive)
+            body = await self.bodies.read(receive) if _has_body(scope) else b""
             with self._place(scope, answer):
                 said = await self._said_at_once(scope)
                 if said is not None:
@@ -319,6 +318,11 @@ class Answer:
 def _is_guarded(path: str) -> bool:
     """What wants a key, where there are keys, and a place among those who are answered."""
     return path == "/metrics" or path.startswith("/v1")
+
+
+def _has_body(scope: Scope) -> bool:
+    """A request without either of these headers ends with its head."""
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
 def _peer(scope: Scope) -> str:

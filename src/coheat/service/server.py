@@ -37,7 +37,7 @@ from coheat.service.store import TOOK, Kind
 SECONDS_TO_FINISH = 30
 HEAD_BYTES = 1 << 16
 """An id of 1,000 emoji takes 12,000 characters in an address."""
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0001
 ACCEPTED_AT_ONCE = 128
 QUEUED_CONNECTIONS = 2048
 """By the system, until they are accepted; whoever finds the queue full tries again after a second."""
@@ -76,8 +76,8 @@ def run_server(run: Path | Sequence[Side], place: Place, options: Options, annou
         _check_open(address, keys)
     limits = replace(options.limits, connections=usable_connections(options.limits.connections))
     with alone_at(place):
-        # Lists are computed in one thread. A second one, of the library behind numpy's products, would share
-        # a core with the event loop, and each product would wait, at full speed, until that one has its turn.
+        # A second thread, of the library behind numpy's products, would share a core with whatever else runs,
+        # and each product would wait, at full speed, until that one has its turn.
         with logging_to() as log, threadpool_limits(1, user_api="blas"):
             listener = listen(address)
             health = listen(Address(address.host, options.health_port)) if options.health_port else None
@@ -95,7 +95,8 @@ def run_server(run: Path | Sequence[Side], place: Place, options: Options, annou
             # Python's search for garbage goes through all objects, those of the model too, while everybody
             # waits: up to 200 ms at iFashion's size. What is there now stays, and need not be looked at.
             state.when_loaded = gc.freeze
-            # The event loop and the model's thread pass Python's lock to each other many times per request.
+            # Whatever computes lets go of Python's lock many times per list, and would wait so long for it
+            # each time while another thread, such as one that loads a model, does not.
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = listener.getsockname()[:2]
             announce(f"http://{f'[{host}]' if ':' in host else host}:{port}", place)

@@ -1,9 +1,9 @@
 """The served model and its changes: who may ask and change it, in which order, and how it is exchanged.
 
-All questions to the model run on one thread, so that the event loop stays free to take or refuse
-requests; lists asked for while it computes are computed together next, which is what keeps it fast under
-load. A change is checked, then written to the store, then made in the model, then acknowledged; changes
-wait for each other, questions never wait for the disk.
+Questions to the model run on a thread of their own, so that the event loop stays free to take or refuse
+requests, except lists that are quick (`lists.py`); those asked for while it computes are computed together
+next, which is what keeps it fast under load. A change is checked, then written to the store, then made in the
+model, then acknowledged; changes wait for each other, questions never wait for the disk.
 
 Where others write to the store, too, a write that was checked against a state which they have changed
 meanwhile is refused by the store, and checked again once that has been followed (see `following.py`).
