@@ -189,7 +189,8 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         assert [_identity(one) for one in self.store.interactions()] == list(self.met)
         for kinds in (KINDS, ("took",), ("shown", "clicked")):
             pairs = [one[:2] for one in self.met if one[2] in kinds]
-            assert [pair for step in self.store.pairs(kinds=kinds) for pair in step] == pairs
+            steps = self.store.pairs(kinds=kinds)
+            assert [pair for step in steps for pair in zip(*step, strict=True)] == pairs
             for name in self.kept:
                 takers = [user for user, taken in dict.fromkeys(pairs) if taken == name]
                 assert self.store.takers(name, kinds) == takers

@@ -132,7 +132,10 @@ class Taken:
             here = zip(users[asked].tolist(), bundles[asked].tolist(), strict=True)
             new[asked] = [pairs.bundle_ids[bundle] not in before[user] for user, bundle in here]
         for user, taken in _grouped(users[new], bundles[new], pairs.bundle_ids):
-            self.by_user.setdefault(pairs.user_ids[user], {}).update(dict.fromkeys(taken))
+            if user in before:
+                before[user].update(dict.fromkeys(taken))
+            else:
+                self.by_user[pairs.user_ids[user]] = dict.fromkeys(taken)
         for bundle, takers in _grouped(bundles[new], users[new], pairs.user_ids):
             self.by_bundle.setdefault(pairs.bundle_ids[bundle], []).extend(takers)
         return new
@@ -164,7 +167,7 @@ def _grouped(keys: Positions, values: Positions, names: Sequence[str]) -> Iterat
     """For each distinct key the names of its values, in their order."""
     order = np.argsort(keys, kind="stable")
     distinct, starts = np.unique(keys[order], return_index=True)
-    texts = [names[value] for value in values[order].tolist()]
+    texts = list(map(names.__getitem__, values[order].tolist()))
     ends = [*starts.tolist(), len(texts)]
     for key, (start, end) in zip(distinct.tolist(), pairwise(ends), strict=True):
         yield key, texts[start:end]

@@ -54,12 +54,12 @@ class PostgresReader:
 
     def pairs(
         self, after: int = 0, until: int | None = None, kinds: Collection[Kind] = TOOK
-    ) -> Iterator[list[tuple[str, str]]]:
+    ) -> Iterator[tuple[list[str], list[str]]]:
         query: LiteralString = (
             "SELECT sequence, user_id, bundle_id FROM coheat.interactions WHERE kind = ANY (%s) AND "
         )
         for rows in self._steps(query + IN_STEPS, (list(kinds),), after, until, None):
-            yield [(from_stored(user), from_stored(bundle)) for _, user, bundle in rows]
+            yield [from_stored(row[1]) for row in rows], [from_stored(row[2]) for row in rows]
 
     def hashed_pairs(self) -> Iterator[list[tuple[bytes, str, str]]]:
         """Users and bundles of all interactions, with the hashes that stand beside them."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -230,9 +229,9 @@ class LoadedModel:
         users, bundles = Codes(), Codes()
         takers, taken = [NOTHING], [NOTHING]
         for pairs in store.pairs(self.sequence, until, self.positive):
-            for codes, found, place in ((users, takers, 0), (bundles, taken, 1)):
-                coded = map(codes.__getitem__, map(itemgetter(place), pairs))
-                found.append(np.fromiter(coded, dtype=np.int64, count=len(pairs)))
+            for codes, found, names_of in zip((users, bundles), (takers, taken), pairs, strict=True):
+                coded = map(codes.__getitem__, names_of)
+                found.append(np.fromiter(coded, dtype=np.int64, count=len(names_of)))
         columns = np.concatenate(takers), np.concatenate(taken)
         names = list(bundles)
         known = np.array([self.recommender.has_bundle(name) for name in names], dtype=np.bool_)

@@ -7,7 +7,6 @@ import json
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,7 +34,6 @@ STORE = "store.sqlite"
 STEP = 20_000
 """Rows read at once."""
 LAST = (1 << 63) - 1
-USER_AND_BUNDLE = itemgetter(1, 2)
 
 
 class SqliteReader:
@@ -66,9 +64,9 @@ class SqliteReader:
 
     def pairs(
         self, after: int = 0, until: int | None = None, kinds: Collection[Kind] = TOOK
-    ) -> Iterator[list[tuple[str, str]]]:
+    ) -> Iterator[tuple[list[str], list[str]]]:
         for rows in self._interactions(after, until, kinds):
-            yield list(map(USER_AND_BUNDLE, rows))
+            yield [row[1] for row in rows], [row[2] for row in rows]
 
     def _interactions(
         self, after: int, until: int | None, kinds: Collection[Kind], limit: int | None = None
@@ -76,9 +74,9 @@ class SqliteReader:
         query = f"SELECT {form.INTERACTION}, checksum FROM interactions WHERE {_among(kinds)} AND"
         for rows in self._steps(query, after, until, limit, place=0):
             for sequence, user, bundle, kind, at, found_in, expected in rows:
-                # As `checksum` does it, written out: there may be millions of rows.
-                values = f"{sequence}\0{user}\0{bundle}\0{kind}\0{at}\0{found_in}"
-                if crc32(values.encode("utf-8", "surrogatepass")) != expected:
+                # As `checksum` does it, written out: there may be millions of rows. What SQLite reads is
+                # UTF-8, so no surrogates need be let pass, which takes twice as long.
+                if crc32(f"{sequence}\0{user}\0{bundle}\0{kind}\0{at}\0{found_in}".encode()) != expected:
                     raise damaged(self.path, f"the interaction with bundle {bundle!r} is not as written")
             yield rows
 

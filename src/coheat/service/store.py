@@ -188,9 +188,9 @@ class Records(Protocol):
 
     def pairs(
         self, after: int = 0, until: int | None = None, kinds: Collection[Kind] = TOOK
-    ) -> Iterator[list[tuple[str, str]]]:
-        """The same as pairs of user and bundle, many at a time: there may be millions. A pair that met in
-        several ways comes as often."""
+    ) -> Iterator[tuple[list[str], list[str]]]:
+        """The same as users and, pair by pair, their bundles, many at a time: there may be millions. A pair
+        that met in several ways comes as often."""
         ...
 
     def bundle(self, bundle_id: str) -> BundleChange | None:
