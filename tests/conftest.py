@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from guard import digest
 from hypothesis import settings
+from quick_python import quick_python
 
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
@@ -24,6 +25,13 @@ from coheat.data.writing import write_tables
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("coheat", deadline=None)
 settings.load_profile("coheat")
+
+
+@pytest.fixture(scope="session")
+def quick() -> Iterator[Path]:
+    """A directory with the programs `coheat` and `python`, whose libraries are imported already."""
+    with quick_python() as directory:
+        yield directory
 
 
 @pytest.fixture(scope="session")

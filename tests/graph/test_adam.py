@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,3 +119,24 @@ def test_gradients_are_written_outside_and_after_an_error() -> None:
     assert parameters[0].grad is not None
     adam.step()
     assert not torch.equal(parameters[0], before)
+
+
+WITHOUT_COMPILER = """
+import sys
+import torch
+from coheat.graph.adam import Adam
+weight = torch.nn.Parameter(torch.ones(3))
+adam = Adam([weight], lr=0.1)
+adam.zero_grad()
+weight.square().sum().backward()
+adam.step()
+adam.load_state_dict(adam.state_dict())
+print(float(weight[0]) < 1, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_compiler_of_torch_is_not_imported(quick: Path) -> None:
+    done = subprocess.run(
+        [quick / "python", "-c", WITHOUT_COMPILER], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "True False\n", done.stderr

@@ -9,8 +9,9 @@ of that sum are kept instead, and the update adds up the gradient of a few rows 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import unwrap
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ def deferred_parts(table: Tensor) -> list[Part] | None:
     return parts
 
 
+_step_as_written: Callable[..., Any] = unwrap(torch.optim.Adam.step)
+
+
 class Adam(torch.optim.Adam):
     """`torch.optim.Adam` with the same state, which also takes deferred gradients.
 
@@ -49,7 +53,14 @@ class Adam(torch.optim.Adam):
     decays nor drifts on. A step then costs as much as the rows that it reaches, however many there are.
     """
 
-    def __init__(self, parameters: Any, lr: float, weight_decay: float, lazy: bool = False):
+    # torch wraps these so that its compiler leaves them alone, and the wrapping imports the compiler: more than
+    # two seconds at the start of every training. Nothing is compiled by it here.
+    add_param_group = unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = unwrap(torch.optim.Adam.zero_grad)
+    state_dict = unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = unwrap(torch.optim.Adam.load_state_dict)
+
+    def __init__(self, parameters: Any, lr: float, weight_decay: float = 0.0, lazy: bool = False):
         super().__init__(parameters, lr=lr, weight_decay=weight_decay, fused=True)
         self.lazy = lazy
 
@@ -79,7 +90,8 @@ class Adam(torch.optim.Adam):
                     updated.append((array(table), ranks.boundaries(len(table))))
         run_jobs(jobs)
         ranks.exchange(*updated)
-        return super().step(closure)
+        with torch.no_grad():
+            return _step_as_written(self, closure)
 
     def _update(self, table: Tensor, parts: list[Part], group: dict[str, Any], ranks: Ranks) -> Job:
         """The job that updates this rank's rows of a table; it takes over the parts."""

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import triples
+from coheat.graph.adam import Adam
 from coheat.losses import bpr
 from coheat.models.base import Model, PretrainedConfig, Progress
 from coheat.models.content import ContentBag, ContentConfig
@@ -167,7 +168,7 @@ class GAR(Model):
         """One for the recommender and one for the generator."""
         rate, decay = self.config.learning_rate, self.config.weight_decay
         return [
-            torch.optim.Adam(part.parameters(), lr=rate, weight_decay=decay, fused=True)
+            Adam(part.parameters(), lr=rate, weight_decay=decay)
             for part in (self.recommender, self.generator)
         ]
 

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import draw_negatives, triples
 from coheat.graph import kernels
+from coheat.graph.adam import Adam
 from coheat.models.base import PretrainedConfig
 from coheat.models.content import ContentBag
 from coheat.models.layers import pick, tensors, where_warm
@@ -132,7 +133,7 @@ class Heater(TowerModel):
             {"params": towers, "weight_decay": self.config.weight_decay},
             {"params": list(self.content.parameters()), "weight_decay": 0.0},
         ]
-        return [torch.optim.Adam(groups, lr=self.config.learning_rate, fused=True)]
+        return [Adam(groups, lr=self.config.learning_rate)]
 
     @torch.no_grad()
     def served(self) -> Served:
