@@ -12,7 +12,7 @@ test: $(VENV)/installed-dev $(VENV)/browser $(VENV)/postgres
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -25,7 +25,7 @@ docs: $(VENV)/installed-dev
 
 # Slower than `make test`: every line of Python is watched, in the commands that the tests start too.
 coverage: $(VENV)/installed-dev $(VENV)/browser
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

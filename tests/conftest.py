@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from guard import digest
 from hypothesis import settings
-from quick_python import quick_python
 
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
@@ -27,11 +26,27 @@ settings.register_profile("coheat", deadline=None)
 settings.load_profile("coheat")
 
 
-@pytest.fixture(scope="session")
-def quick() -> Iterator[Path]:
-    """A directory with the programs `coheat` and `python`, whose libraries are imported already."""
-    with quick_python() as directory:
-        yield directory
+FIRST = (
+    "test_docs",
+    "test_contract",
+    "test_ray",
+    "test_workers",
+    "test_light_install",
+    "test_demo",
+    "test_reproduce",
+    "test_runs",
+    "test_benchmarks",
+    "test_examples",
+    "test_explorer",
+    "test_faults",
+    "test_site",
+)
+"""The longest files are begun first, so that at the end nobody waits for a worker that has just begun one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
 
 
 @pytest.fixture(scope="session")

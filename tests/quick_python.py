@@ -1,10 +1,10 @@
-"""Commands without their seconds of imports: a Python that has torch and the like, and forks for every command.
+"""Commands without their seconds of imports: a Python that has torch and the like forks for each of them.
 
-The commands are typed as ever and run in processes of their own, with their own directory, environment, input and
-output. Only libraries of others are imported beforehand: whatever is ours, a command imports itself. For commands
-that end by themselves; what is to be killed or signalled is started as a process in the ordinary way.
+The commands are typed as ever and run in processes of their own, with their own directory, environment, input
+and output. Only libraries of others are imported beforehand: whatever is ours, a command imports itself. For
+commands that end by themselves; what is to be killed, signalled or measured is started in the ordinary way.
 
-Run as a program this is the process that forks; what it is asked by is the program in `CLIENT`.
+Run as a program this is the process that forks; those who ask it are the programs made from `CLIENT`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import importlib
 import json
 import os
 import runpy
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 LIBRARIES = (
     "matplotlib.figure",
@@ -37,61 +39,65 @@ LIBRARIES = (
     "torch",
     "typer",
 )
-COHEAT = "from coheat.cli import main; main()"
+PROGRAMS: dict[str, list[str]] = {"coheat": ["-c", "from coheat.cli import main; main()"], "python": []}
 
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
-asked = {{"words": [*{words}, *sys.argv[1:]], "directory": os.getcwd(), "environment": dict(os.environ)}}
+words = [*{words}, *sys.argv[1:]]
+if sys.argv[1:2] == ["serve"]:  # it is signalled
+    os.execv({python!r}, [{python!r}, *words])
+asked = {{"words": words, "directory": os.getcwd(), "environment": dict(os.environ)}}
 with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect({place!r})
+    connection.connect({address!r})
     socket.send_fds(connection, [b"0"], [0, 1, 2])
     connection.sendall(json.dumps(asked).encode())
     connection.shutdown(socket.SHUT_WR)
     status = connection.recv(1)
-if not status:
-    sys.exit("the command ended without saying how")
-sys.exit(status[0])
+sys.exit(status[0] if status else "the command ended without saying how")
 """
 
 
-@contextmanager
-def quick_python() -> Iterator[Path]:
-    """A directory with two programs, `coheat` and `python`, for as long as the context lasts."""
-    with (
-        TemporaryDirectory() as directory
-    ):  # not pytest's, whose names are too long for a socket on some systems
-        place = str(Path(directory) / "socket")
-        for name, words in {"coheat": ["-c", COHEAT], "python": []}.items():
-            program = Path(directory) / name
-            program.write_text(CLIENT.format(python=sys.executable, words=words, place=place))
-            program.chmod(0o755)
-        with subprocess.Popen([sys.executable, __file__, place], stdout=subprocess.PIPE) as server:
-            try:
-                assert server.stdout is not None
-                assert server.stdout.readline() == b"ready\n"
-                yield Path(directory)
-            finally:
-                server.kill()
+def quick(program: str) -> str:
+    """The path of a quick `coheat` or a quick `python`."""
+    return str(programs() / program)
 
 
-def serve(place: str) -> None:
-    """Fork for everybody who connects, until killed."""
+@cache
+def programs() -> Path:
+    """The directory of both, for a PATH; the process behind them ends with this one."""
+    server = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(server.communicate)
+    assert server.stdout is not None
+    return Path(server.stdout.readline().rstrip("\n"))
+
+
+def serve() -> None:
+    """Fork for everybody who connects, until the standard input is at its end."""
     for name in LIBRARIES:
         with suppress(ImportError):  # then a command that needs it says so
             importlib.import_module(name)
     gc.freeze()  # what is here already is shared, and not searched again by every command
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for these processes here
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(place)
-        server.listen()
-        print("ready", flush=True)
-        while True:
-            connection, _ = server.accept()
-            if os.fork() == 0:
-                server.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                run(connection)
-            connection.close()
+    directory = Path(mkdtemp())
+    address = str(directory / "socket")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(address)
+    server.listen()
+    for name, words in PROGRAMS.items():
+        program = directory / name
+        program.write_text(CLIENT.format(python=sys.executable, words=words, address=address))
+        program.chmod(0o755)
+    print(directory, flush=True)
+    while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
+        connection, _ = server.accept()
+        if os.fork() == 0:
+            server.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            run(connection)
+        connection.close()
+    shutil.rmtree(directory)
 
 
 def run(connection: socket.socket) -> None:
@@ -130,14 +136,12 @@ def run(connection: socket.socket) -> None:
 def run_words(words: list[str]) -> None:
     """What Python does with `-c CODE ...` or `FILE ...`."""
     if words[0] == "-c":
-        sys.argv = ["-c", *words[2:]]
-        sys.path[0] = ""
+        sys.argv, sys.path[0] = ["-c", *words[2:]], ""
         exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
-        sys.argv = words
-        sys.path[0] = str(Path(words[0]).resolve().parent)
+        sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
         runpy.run_path(words[0], run_name="__main__")
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve()

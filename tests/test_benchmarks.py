@@ -17,6 +17,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from by_hand import relations
+from quick_python import quick
 
 from coheat.data import Split, planted_world, read_split
 from coheat.data.sampling import Triples
@@ -212,11 +213,11 @@ def test_settings_are_set_beside_the_published_ones_of_their_scenario() -> None:
     assert rows[0][1:4] == ["5, 5", "0.2000", "0.1000"]
 
 
-def start(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with this, on one thread: tiny worlds gain nothing from more, and tests may share cores."""
+def start(python: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Have a Python run this on one thread: tiny worlds gain nothing from more, and tests share cores."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *command],
+        [python, *command],
         capture_output=True,
         text=True,
         check=False,
@@ -227,12 +228,12 @@ def start(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_peak_memory_counts_what_was_given_back() -> None:
     code = "from common import peak_megabytes as peak; a = peak(); bytearray(b'x') * 2**28; print(peak() - a)"
-    assert float(start("-c", code).stdout) == pytest.approx(256, abs=20)
+    assert float(start(sys.executable, "-c", code).stdout) == pytest.approx(256, abs=20)
 
 
 def run(script: str, *arguments: object, out: Path) -> dict[str, Any]:
     """What a benchmark writes as JSON after one round."""
-    done = start(script, *map(str, arguments), "--rounds", "1", "--json", str(out))
+    done = start(quick("python"), script, *map(str, arguments), "--rounds", "1", "--json", str(out))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     found: dict[str, Any] = json.loads(out.read_text())
@@ -277,7 +278,7 @@ def test_scaling_runs(tmp_path: Path) -> None:
     "script", ["training_speed.py", "evaluation_speed.py", "loading_speed.py", "scaling.py"]
 )
 def test_help_has_an_example(script: str) -> None:
-    done = start(script, "--help")
+    done = start(quick("python"), script, "--help")
     assert done.returncode == 0
     assert f"python benchmarks/{script}" in done.stdout
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from quick_python import programs
 
 from coheat import plots
 from coheat.data import planted_world, write_tables
@@ -39,12 +39,11 @@ from coheat.recommender import Recommender
 from coheat.runs import open_run, train_run
 from coheat.testing import small_data
 
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
 
 def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{programs()}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
-        command, shell=True, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+        command, shell=True, cwd=directory, env=environment, capture_output=True, text=True, timeout=300
     )
 
 

@@ -7,12 +7,12 @@ import csv
 import json
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_python import quick
 from service_common import SMALL, serving, write_random_artifact
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -20,7 +20,7 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
 def run_script(name: str, *arguments: str | Path) -> str:
-    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    command = [quick("python"), str(EXAMPLES / name), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout

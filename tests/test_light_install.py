@@ -32,8 +32,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [wheel] = place.glob("*.whl")
     venv.create(place / "venv", with_pip=False)
     python = place / "venv" / "bin" / "python"
+    constraints = str(ROOT / "constraints.txt")
     wanted = f"coheat[serve] @ {wheel.as_uri()}"
-    _run([*pip, "--python", str(python), "install", "--constraint", str(ROOT / "constraints.txt"), wanted])
+    _run([*pip, "--python", str(python), "install", "--no-compile", "--constraint", constraints, wanted])
     return place / "venv" / "bin"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_python import quick
 
 from coheat.data.dataset import pairs, relation
 from coheat.data.files import read_data, read_split
@@ -179,7 +180,7 @@ def test_an_interrupted_run_says_the_exact_command(planted_directory: Path, tmp_
         open_run(place).evaluate()
     command = shlex.split(str(caught.value).splitlines()[-1])
     assert command[0] == "coheat"
-    subprocess.run([sys.executable, "-c", CLI, *command[1:]], check=True, timeout=120)
+    subprocess.run([quick("coheat"), *command[1:]], check=True, timeout=120)
     whole = train_run(planted_directory, tmp_path / "whole", "coheat", overrides=overrides)
     assert history(place) == history(whole.path)
     assert parameters(place) == parameters(whole.path)
@@ -195,16 +196,15 @@ def test_killed_in_the_middle_and_resumed_equals_uninterrupted(tmp_path: Path) -
     The batch is large enough for torch to use all its threads, whose order must not matter either.
     """
     write_tables(planted_world(n_groups=8, users_per_group=40, bundles_per_group=16), tmp_path / "data")
-    command = [sys.executable, "-c", CLI, "train", str(tmp_path / "data"), "--seed", "3", "--epochs", "10"]
+    words = ["train", str(tmp_path / "data"), "--seed", "3", "--epochs", "10"]
     for setting in ("checkpoint_every=3", "evaluate_every=2", "batch_size=1024", "learning_rate=0.01"):
-        command += ["--set", setting]
+        words += ["--set", setting]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for epochs_done in (1, 4):
-        kill_after(epochs_done, [*command, "--out", str(killed), "--resume"], killed)
+        kill_after(epochs_done, [sys.executable, "-c", CLI, *words, "--out", str(killed), "--resume"], killed)
     for path in (killed, whole):
-        subprocess.run(
-            [*command, "--out", str(path), "--resume"], check=True, timeout=300, capture_output=True
-        )
+        command = [quick("coheat"), *words, "--out", str(path), "--resume"]
+        subprocess.run(command, check=True, timeout=300, capture_output=True)
     assert history(killed) == history(whole)
     assert len(history(whole)) == 10
     assert parameters(killed) == parameters(whole)

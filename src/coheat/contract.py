@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -65,9 +66,28 @@ def build(model: type[Model], split: Split, seed: int = 0) -> Model:
     return instance
 
 
-def trained(model: type[Model], split: Split, seed: int = 0, **options: Any) -> tuple[Model, FitResult]:
-    instance = build(model, split, seed)
-    return instance, fit(instance, split, TRAINING, **options)
+def train(model: type[Model], split: Split) -> tuple[Model, FitResult]:
+    instance = build(model, split)
+    return instance, fit(instance, split, TRAINING)
+
+
+class Trained(NamedTuple):
+    """A model that has learned the planted world; for all checks that only look at it."""
+
+    split: Split
+    model: Model
+    result: FitResult
+
+
+def trained(model: type[Model]) -> Trained:
+    of_class: Any = model  # the class can be hashed, though type checkers look at that of its instances
+    return _trained(of_class)
+
+
+@lru_cache(maxsize=1)
+def _trained(model: type[Model]) -> Trained:
+    split = planted_world()
+    return Trained(split, *train(model, split))
 
 
 def all_scores(model: Model) -> FloatArray:
@@ -103,7 +123,7 @@ def loss_falls(model: type[Model], directory: Path) -> None:
 
     Schedules may change other terms, so a model names the term that must fall: its first.
     """
-    result = trained(model, planted_world())[1]
+    result = trained(model).result
     terms = [next(iter(record["terms"].values())) for record in result.history if record["terms"]]
     if terms:
         assert np.mean(terms[-3:]) < np.mean(terms[:3]), f"the loss went from {terms[0]} to {terms[-1]}"
@@ -111,8 +131,7 @@ def loss_falls(model: type[Model], directory: Path) -> None:
 
 def planted_answer_is_ranked_first(model: type[Model], directory: Path) -> None:
     """Warm bundles that a user held out stand before the bundles of other groups."""
-    split = planted_world()
-    instance = trained(model, split)[0]
+    split, instance, _ = trained(model)
     warm = split.train.popularity > 0
     found = _recall(instance, split, warm)
     assert found > 0.9, f"recall of planted warm bundles is {found:.2f}"
@@ -120,8 +139,7 @@ def planted_answer_is_ranked_first(model: type[Model], directory: Path) -> None:
 
 def planted_cold_answer_is_ranked_first(model: type[Model], directory: Path) -> None:
     """Bundles that nobody took in training are found too, by a model that claims to place them."""
-    split = planted_world()
-    instance = trained(model, split)[0]
+    split, instance, _ = trained(model)
     cold = split.train.popularity == 0
     found = _recall(instance, split, cold)
     if model.places_cold_bundles:
@@ -159,7 +177,7 @@ def scores_are_finite(model: type[Model], directory: Path) -> None:
 
 
 def one_user_equals_the_same_user_in_a_batch(model: type[Model], directory: Path) -> None:
-    instance = trained(model, planted_world())[0]
+    instance = trained(model).model
     scorer, everyone = instance.served(), all_scores(instance)
     for user in (0, 7):
         alone = scorer.scores(np.array([user]))
@@ -167,9 +185,10 @@ def one_user_equals_the_same_user_in_a_batch(model: type[Model], directory: Path
 
 
 def same_seed_same_scores(model: type[Model], directory: Path) -> None:
-    split = planted_world()
-    first, second = (all_scores(trained(model, split, seed=3)[0]) for _ in range(2))
-    assert np.array_equal(first, second), "two runs with the same seed differ"
+    again, _ = train(model, planted_world())
+    assert np.array_equal(all_scores(trained(model).model), all_scores(again)), (
+        "two runs with the same seed differ"
+    )
 
 
 def held_out_edges_cannot_influence_scores(model: type[Model], directory: Path) -> None:
@@ -185,11 +204,11 @@ def held_out_edges_cannot_influence_scores(model: type[Model], directory: Path) 
     assert np.array_equal(scores[0], scores[1]), "held-out interactions leak into the scores"
 
 
-def saved(model: type[Model], directory: Path, split: Split) -> Model:
+def saved(model: type[Model], directory: Path) -> Model:
     """A trained model whose artifact is in `directory`."""
     name = next((name for name, known in MODELS.items() if known is model), None)
     assert name is not None, "the model is not in MODELS"
-    instance, result = trained(model, split)
+    _, instance, result = trained(model)
     description = Description(
         model=name,
         config=instance.config.model_dump(mode="json"),
@@ -210,7 +229,7 @@ def saved(model: type[Model], directory: Path, split: Split) -> Model:
 
 def saved_and_loaded_scores_are_equal(model: type[Model], directory: Path) -> None:
     """Both what is served and the model itself, for training on."""
-    instance = saved(model, directory / "model", planted_world())
+    instance = saved(model, directory / "model")
     found, users = load_artifact(directory / "model"), np.arange(instance.data.n_users)
     for loaded in (found.served().scores(users), all_scores(found.model())):
         assert np.allclose(loaded, all_scores(instance), atol=1e-6), "loading changed the scores"
@@ -218,9 +237,8 @@ def saved_and_loaded_scores_are_equal(model: type[Model], directory: Path) -> No
 
 def served_equals_evaluated(model: type[Model], directory: Path) -> None:
     """The lists of the saved and loaded model are the lists that evaluation judges, but for equal scores."""
-    split = planted_world()
-    instance = saved(model, directory / "model", split)
-    data, k = split.train, 8
+    instance = saved(model, directory / "model")
+    data, k = instance.data, 8
     judged, scores = top_bundles(instance.served(), np.arange(data.n_users), data.user_bundle, k)
     recommender, whole = Recommender.load(directory / "model"), all_scores(instance)
     for row in recommender.recommend(list(data.users.ids), k=k):
@@ -232,7 +250,7 @@ def served_equals_evaluated(model: type[Model], directory: Path) -> None:
 
 def explanation_adds_up(model: type[Model], directory: Path) -> None:
     """The terms of an explanation add up to the score, and so does what the user has; or it is refused."""
-    instance = saved(model, directory / "model", planted_world())
+    instance = saved(model, directory / "model")
     recommender, scores = Recommender.load(directory / "model"), all_scores(instance)
     data = instance.data
     if instance.served().refusal is not None:
@@ -253,7 +271,7 @@ def explanation_adds_up(model: type[Model], directory: Path) -> None:
 def placed_like_a_cold_bundle(model: type[Model], directory: Path) -> None:
     """A bundle placed from its items scores as the same bundle did in training without interactions; a model
     that cannot place bundles says so."""
-    instance = saved(model, directory / "model", planted_world())
+    instance = saved(model, directory / "model")
     recommender, data = Recommender.load(directory / "model"), instance.data
     cold = int(np.flatnonzero(data.popularity == 0)[0])
     twin = {"twin": recommender.bundle(data.bundles[cold]).item_ids}
@@ -318,9 +336,7 @@ def unknown_setting_is_rejected(model: type[Model], directory: Path) -> None:
 
 
 def data_is_unchanged(model: type[Model], directory: Path) -> None:
-    split = planted_world()
-    twin = planted_world()
-    trained(model, split)
+    split, twin = trained(model).split, planted_world()
     assert split.train.fingerprint == twin.train.fingerprint, "training changed the data"
     for mine, other in ((split.validation, twin.validation), (split.test, twin.test)):
         assert (mine - other).count_nonzero() == 0, "training changed the held-out interactions"

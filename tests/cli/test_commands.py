@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from quick_python import quick
 
 from coheat.cli import main
 from coheat.data.synthetic import planted_world
@@ -23,10 +23,10 @@ SMALL = ("--epochs", "3", "--set", "embedding_size=8", "--set", "batch_size=50",
 PROGRAM = [sys.executable, "-c", "from coheat.cli import main; main()"]
 
 
-def coheat(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+def coheat(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, as a user would."""
-    command = [*PROGRAM, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    command = [quick("coheat"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -257,8 +257,9 @@ def test_a_full_disk_is_a_sentence(data: Path, tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
-    wide = ("--epochs", 1, "--set", "embedding_size=4096")
-    done = coheat("train", data, "--out", tmp_path / "run", *wide, preexec_fn=limit)
+    wide = ["--epochs", "1", "--set", "embedding_size=4096"]
+    command = [*PROGRAM, "train", str(data), "--out", str(tmp_path / "run"), *wide]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limit)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert "safetensors" in done.stderr

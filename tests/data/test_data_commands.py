@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_python import quick
 from typer.testing import CliRunner, Result
 
 from coheat.cli.data import data_app
@@ -157,10 +158,8 @@ def test_split_refuses_in_a_sentence(more: list[str], message: str, shop: Path, 
 
 
 def coheat(*words: object) -> subprocess.CompletedProcess[str]:
-    code = "from coheat.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "data", *map(str, words)], capture_output=True, text=True, check=False
-    )
+    command = [quick("coheat"), "data", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_real_command_says_errors_in_a_sentence_and_exits_with_2(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from quick_python import quick
 from torch import Tensor, nn
 
 from coheat.data.dataset import relation
@@ -135,8 +135,8 @@ print(float(weight[0]) < 1, "torch._dynamo" in sys.modules)
 """
 
 
-def test_the_compiler_of_torch_is_not_imported(quick: Path) -> None:
+def test_the_compiler_of_torch_is_not_imported() -> None:
     done = subprocess.run(
-        [quick / "python", "-c", WITHOUT_COMPILER], capture_output=True, text=True, timeout=60
+        [quick("python"), "-c", WITHOUT_COMPILER], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "True False\n", done.stderr

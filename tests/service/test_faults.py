@@ -9,7 +9,6 @@ import resource
 import shutil
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
+from quick_python import quick
 from service_chaos import rounds
 from service_client import linked_run, publish, started, with_client, without_id
-from service_common import SMALL, START, serving, write_random_artifact
+from service_common import SMALL, serving, write_random_artifact
 from service_faults import kill_rounds
 from service_load import measure
 from service_reload import reload_rounds
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Path:
 
 def start(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Start a service that is expected not to start."""
-    command = [sys.executable, "-c", START, "serve", str(run), "--port", "0", *options]
+    command = [quick("coheat"), "serve", str(run), "--port", "0", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -234,7 +234,7 @@ def test_a_process_that_ends_without_closing_leaves_a_whole_store(tmp_path: Path
     leave = "import sys, pathlib; from coheat.service.sqlite_store import SqliteStore\n"
     leave += "store = SqliteStore(pathlib.Path(sys.argv[1])); store.put_bundle('a', ['item'], None); 1 / 0"
     done = subprocess.run(
-        [sys.executable, "-c", leave, str(path)], capture_output=True, text=True, check=False
+        [quick("python"), "-c", leave, str(path)], capture_output=True, text=True, check=False
     )
     assert "ZeroDivisionError" in done.stderr
     store = SqliteStore(path)

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -19,6 +18,7 @@ import psycopg
 import pytest
 from postgres import database, needs_postgres, server
 from postgres_server import PASSWORD, QUOTED
+from quick_python import quick
 from service_client import linked_run, publish, started, without_id
 from service_history import History
 from service_replicas import Shop, killed, race
@@ -59,7 +59,7 @@ async def got(client: httpx.AsyncClient, path: str, written: httpx.Response) -> 
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = [sys.executable, "-c", START, *words]
+    done = [quick("coheat"), *words]
     found = subprocess.run(
         done, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
     )
@@ -349,7 +349,7 @@ def test_keys_are_made_for_all_replicas_and_revoked_in_a_moment(tmp_path: Path) 
 
 def test_without_psycopg_it_says_what_to_install(tmp_path: Path) -> None:
     hidden = f"import sys; sys.modules['psycopg'] = None; {START}"
-    words = [sys.executable, "-c", hidden, "keys", "list", str(tmp_path), "--state", "postgresql://h/d"]
+    words = [quick("python"), "-c", hidden, "keys", "list", str(tmp_path), "--state", "postgresql://h/d"]
     found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 2
     assert "coheat[postgres]" in " ".join(found.stderr.split())

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from quick_python import quick
 from service_client import linked_run, publish, with_client
 from service_common import START
 from service_fuzz import fire
@@ -208,7 +209,7 @@ def test_other_addresses_need_keys(run: Path) -> None:
 
 def test_keys_by_command(tmp_path: Path) -> None:
     def keys(*arguments: str) -> Any:
-        command = [sys.executable, "-c", START, "keys", *arguments, "--json"]
+        command = [quick("coheat"), "keys", *arguments, "--json"]
         return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     run = str(tmp_path / "run")

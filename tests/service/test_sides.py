@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
+from quick_python import quick
 from service_client import linked_run, publish, started, with_client
 from service_common import SMALL, serving, write_random_artifact
 
@@ -17,8 +17,6 @@ from coheat.errors import ConfigError
 from coheat.recommender import Recommender
 from coheat.service.online import Outcome, difference, report, wilson
 from coheat.service.sides import ONLY, Side, side_of, sides_of
-
-START = "from coheat.cli import main; main()"
 
 
 def test_users_fall_on_sides_by_their_shares_and_stay_there() -> None:
@@ -161,7 +159,7 @@ def test_one_model_is_a_side_of_its_own(tmp_path: Path) -> None:
 
 
 def run_coheat(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", START, *arguments]
+    command = [quick("coheat"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

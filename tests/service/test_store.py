@@ -10,11 +10,11 @@ import shutil
 import sqlite3
 import stat
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import pytest
+from quick_python import quick
 
 from coheat.service.locking import lock_directory, release
 from coheat.service.sqlite_store import SqliteStore
@@ -24,8 +24,6 @@ from coheat.service.store import (
     NewInteraction,
     StoreError,
 )
-
-START = "from coheat.cli import main; main()"
 
 
 @pytest.fixture
@@ -341,7 +339,7 @@ def test_a_damaged_store_of_the_first_format_stays_as_it_is(tmp_path: Path) -> N
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = [sys.executable, "-c", START, "state", *arguments]
+    done = [quick("coheat"), "state", *arguments]
     return subprocess.run(done, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from quick_python import quick
 from three_models import SETTINGS, train_three
 
 from coheat.checkpoint import Checkpoints
@@ -59,7 +60,7 @@ def test_two_and_three_processes_learn_what_one_learns(data: Path, tmp_path: Pat
     processes = []
     for rank in range(3):
         words = map(str, [HERE / "three_models.py", data, tmp_path, rank, *ports])
-        processes.append(subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True))
+        processes.append(subprocess.Popen([quick("python"), *words], stderr=subprocess.PIPE, text=True))
     train_three(data, tmp_path / "1")
     for process in processes:
         errors = process.communicate(timeout=300)[1]

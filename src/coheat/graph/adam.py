@@ -53,8 +53,8 @@ class Adam(torch.optim.Adam):
     decays nor drifts on. A step then costs as much as the rows that it reaches, however many there are.
     """
 
-    # torch wraps these so that its compiler leaves them alone, and the wrapping imports the compiler: more than
-    # two seconds at the start of every training. Nothing is compiled by it here.
+    # torch wraps these so that its compiler leaves them alone, and the wrapping imports the compiler: more
+    # than two seconds at the start of every training. Nothing is compiled by it here.
     add_param_group = unwrap(torch.optim.Adam.add_param_group)
     zero_grad = unwrap(torch.optim.Adam.zero_grad)
     state_dict = unwrap(torch.optim.Adam.state_dict)
