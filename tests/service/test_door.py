@@ -119,11 +119,12 @@ def test_each_part_of_a_request_has_its_time(run: Path) -> None:
             for task in drips:
                 task.cancel()
             seconds, answers = zip(*found, strict=True)
-            assert all(0.5 < one < 8 for one in seconds[:3])
+            # Much later is as good where many others work on the machine; never is what would be wrong.
+            assert all(0.5 < one < 10 for one in seconds[:3])
             assert answers[0] == answers[1] == b""
             assert answers[2].startswith(b"HTTP/1.1 408 ")
             assert answers[3].startswith(b"HTTP/1.1 200 ")
-            assert 1.4 < seconds[3] < 5
+            assert 1.4 < seconds[3] < 10
 
     asyncio.run(check())
 
@@ -163,8 +164,8 @@ def test_all_bodies_together_have_a_limit(run: Path) -> None:
         async with listening(run, limits) as ([port], _):
             head = b"POST /v1/previews HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n"
             # Writers are kept: without them the connections would end.
-            first, _first = await connect(port, head + b" " * 160_000)
-            second, _second = await connect(port, head + b" " * 150_000)
+            first, first_writer = await connect(port, head + b" " * 160_000)
+            second, second_writer = await connect(port, head + b" " * 150_000)
             done, _ = await asyncio.wait(
                 [asyncio.create_task(one.read(12)) for one in (first, second)],
                 timeout=10,
@@ -172,6 +173,8 @@ def test_all_bodies_together_have_a_limit(run: Path) -> None:
             )
             assert [task.result() for task in done] == [b"HTTP/1.1 408"]
             assert await get(port) == 200
+            for writer in (first_writer, second_writer):
+                writer.close()  # the server does not end before it has the rest of the other body
 
     asyncio.run(check())
 
@@ -196,21 +199,20 @@ def test_probes_have_a_port_of_their_own(run: Path) -> None:
 
 
 def test_asked_to_end_it_tells_before_it_closes(run: Path) -> None:
+    with serving(run, "--drain", "600") as server:
+        server.process.send_signal(signal.SIGTERM)
+        while (answer := server.ask("GET", "/health/ready"))[0] == 200:
+            time.sleep(0.02)
+        assert (answer[0], answer[1]["service"]) == (503, "ending")
+        assert server.ask("POST", "/v1/bundles", {"bundle_id": "late", "item_ids": ["item-1"]})[0] == 201
+        server.process.send_signal(signal.SIGTERM)  # the second is meant seriously
+        assert server.process.wait(timeout=60) in (0, -signal.SIGTERM)
     with serving(run, "--drain", "1.5") as server:
+        assert server.ask("GET", "/v1/bundles/late")[0] == 200
         server.process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
-        time.sleep(0.3)
-        status, document = server.ask("GET", "/health/ready")
-        assert (status, document["service"]) == (503, "ending")
-        assert server.ask("POST", "/v1/bundles", {"bundle_id": "late", "item_ids": ["item-1"]})[0] == 201
-        assert server.process.wait(timeout=20) in (0, -signal.SIGTERM)
+        assert server.process.wait(timeout=60) in (0, -signal.SIGTERM)
         assert time.monotonic() - asked > 1.4
-    with serving(run, "--drain", "60") as server:
-        assert server.ask("GET", "/v1/bundles/late")[0] == 200
-        for _ in range(2):  # the second is meant seriously
-            server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-        assert server.process.wait(timeout=20) in (0, -signal.SIGTERM)
 
 
 def test_a_log_that_nobody_reads_stops_nothing() -> None:
