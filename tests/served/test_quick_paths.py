@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coheat.served import Csr
 from coheat.served.bundles import FEW_PEOPLE, STRETCH, Rows
 from coheat.served.ranking import ROWS_TOGETHER, rank_rows
-from coheat.served.relations import distinct
+from coheat.served.relations import distinct, stable_order
 
 
 @settings(deadline=None)
@@ -22,6 +22,13 @@ def test_distinct_numbers_are_those_of_numpy(numbers: list[int]) -> None:
     found = distinct(given_numbers)
     for ours, expected in zip(found, np.unique(given_numbers, return_inverse=True), strict=True):
         np.testing.assert_array_equal(ours, expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9)), st.sampled_from([10, 1 << 62]))
+def test_the_order_of_equal_numbers_stays(numbers: list[int], n_keys: int) -> None:
+    keys = np.array(numbers, dtype=np.int32)
+    np.testing.assert_array_equal(stable_order(keys, n_keys), np.argsort(keys, kind="stable"))
 
 
 @pytest.mark.parametrize("rows", [[], [2], [1], [3, 0, 2], [0, 0]])

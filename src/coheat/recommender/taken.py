@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from coheat.recommender.catalogue import Catalogue
 from coheat.served import Csr
 from coheat.served.overlap import Belongings
 from coheat.served.ranking import Positions
-from coheat.served.relations import NOTHING
+from coheat.served.relations import NOTHING, stable_order
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,10 @@ class Taken:
         taken = owners * catalogue.n_trained + bundles  # in order, as users and their bundles are
         if len(taken):
             asked = place * catalogue.n_trained + rows[known]
-            found[known] = taken[np.minimum(np.searchsorted(taken, asked), len(taken) - 1)] == asked
+            order = asked.argsort()  # who looks in order finds what follows at hand
+            asked = asked[order]
+            is_there = taken[np.minimum(np.searchsorted(taken, asked), len(taken) - 1)] == asked
+            found[known[order]] = is_there
         return found
 
     def add(self, pairs: Pairs, rows: Positions, catalogue: Catalogue) -> npt.NDArray[np.bool_]:
@@ -121,8 +123,7 @@ class Taken:
         `rows` are those of the bundles, pair by pair. One sorted pass for each side: there may be millions.
         """
         users, bundles = pairs.users, pairs.bundles
-        new = np.zeros(len(pairs), dtype=np.bool_)
-        new[np.unique(users * max(len(pairs.bundle_ids), 1) + bundles, return_index=True)[1]] = True
+        new = _are_first(users, bundles, len(pairs.user_ids), len(pairs.bundle_ids))
         new &= ~self.in_training(self.known_rows(pairs.user_ids)[users], rows, catalogue)
         before = {
             code: self.by_user[name] for code, name in enumerate(pairs.user_ids) if name in self.by_user
@@ -131,12 +132,12 @@ class Taken:
             asked = np.flatnonzero(new & np.isin(users, list(before)))
             here = zip(users[asked].tolist(), bundles[asked].tolist(), strict=True)
             new[asked] = [pairs.bundle_ids[bundle] not in before[user] for user, bundle in here]
-        for user, taken in _grouped(users[new], bundles[new], pairs.bundle_ids):
+        for user, taken in _grouped(users[new], bundles[new], len(pairs.user_ids), pairs.bundle_ids):
             if user in before:
                 before[user].update(dict.fromkeys(taken))
             else:
                 self.by_user[pairs.user_ids[user]] = dict.fromkeys(taken)
-        for bundle, takers in _grouped(bundles[new], users[new], pairs.user_ids):
+        for bundle, takers in _grouped(bundles[new], users[new], len(pairs.bundle_ids), pairs.user_ids):
             self.by_bundle.setdefault(pairs.bundle_ids[bundle], []).extend(takers)
         return new
 
@@ -163,11 +164,22 @@ class Taken:
                 self._drop(user, bundle)
 
 
-def _grouped(keys: Positions, values: Positions, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _are_first(users: Positions, bundles: Positions, n_users: int, n_bundles: int) -> npt.NDArray[np.bool_]:
+    """Of each pair, whether it comes here for the first time."""
+    keys = users * n_bundles + bundles
+    order = stable_order(keys, n_users * n_bundles)
+    ordered = keys[order]
+    are_first = np.ones(len(keys), dtype=np.bool_)
+    are_first[order[1:]] = ordered[1:] != ordered[:-1]
+    return are_first
+
+
+def _grouped(
+    keys: Positions, values: Positions, n_keys: int, names: Sequence[str]
+) -> Iterator[tuple[int, list[str]]]:
     """For each distinct key the names of its values, in their order."""
-    order = np.argsort(keys, kind="stable")
-    distinct, starts = np.unique(keys[order], return_index=True)
-    texts = list(map(names.__getitem__, values[order].tolist()))
-    ends = [*starts.tolist(), len(texts)]
-    for key, (start, end) in zip(distinct.tolist(), pairwise(ends), strict=True):
-        yield key, texts[start:end]
+    texts = list(map(names.__getitem__, values[stable_order(keys, n_keys)].tolist()))
+    counts = np.bincount(keys, minlength=n_keys)
+    ends = [0, *np.cumsum(counts).tolist()]
+    for key in counts.nonzero()[0].tolist():
+        yield key, texts[ends[key] : ends[key + 1]]

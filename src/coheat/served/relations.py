@@ -90,10 +90,25 @@ def distinct(values: Positions) -> tuple[Positions, Positions]:
     return ordered[is_first], places
 
 
+def stable_order(keys: npt.NDArray[Any], n_keys: int) -> Positions:
+    """What np.argsort gives with kind="stable", of numbers from 0 to n_keys - 1.
+
+    Number and place in one are sorted by themselves, which is several times as fast for a million.
+    """
+    n = len(keys)
+    if n_keys * n >= 1 << 63:
+        return keys.argsort(kind="stable")
+    marked = keys.astype(np.int64) * n
+    marked += np.arange(n)
+    marked.sort()
+    marked %= max(n, 1)
+    return marked
+
+
 def by_key(keys: npt.NDArray[Any], values: npt.NDArray[Any], n_keys: int, n_values: int) -> Csr:
     """The relation of the pairs (keys[k], values[k]); the values of a key stay in their order."""
     counts = np.bincount(keys, minlength=n_keys)
-    return Csr(np.concatenate([[0], np.cumsum(counts)]), values[np.argsort(keys, kind="stable")], n_values)
+    return Csr(np.concatenate([[0], np.cumsum(counts)]), values[stable_order(keys, n_keys)], n_values)
 
 
 @dataclass(frozen=True)
