@@ -13,18 +13,20 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from coheat.experiments.pages import EXPOSURE, exposure_cells
 from coheat.plots import OTHERS, plot_warm_up
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 PICTURE = ROOT / "docs" / "images" / "first-days.png"
 SCENARIOS = ("cold", "warm", "all")
-EXPERIMENTS = ("current-rivals", "cold-methods", "warm-methods", "figure-comparison")
-OURS = ("Ember", "CoHeat")
+EXPERIMENTS = ("current-rivals", "cold-methods", "warm-methods", "figure-comparison", "ember")
+OURS = {"Ember": "chosen", "Ember, default knob": "default"}
+"""Rows of our own model, and what its own file calls them: the knob is that of validation, or the default."""
 YARDSTICKS = ("Counting", "Popularity")
 METRICS = ("recall@20", "ndcg@20")
 Figures = dict[str, tuple[float, ...]]
@@ -35,71 +37,79 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def ember(choice: str) -> Figures:
-    """`choice`: the knob "chosen" on validation, or its "default"."""
-    found = read("ember-youshu")[choice]
-    return {scenario: tuple(found[scenario][metric] for metric in METRICS) for scenario in SCENARIOS}
-
-
-def coheat() -> Figures:
-    """Means over the seeds, with today's preset."""
-    runs = read("coheat-youshu")["results"]
-    return {
-        scenario: tuple(
-            statistics.mean(
-                run["test"][metric] for key, run in runs.items() if key.startswith(f"{scenario}-")
-            )
-            for metric in METRICS
-        )
-        for scenario in SCENARIOS
-    }
+def rows(names: tuple[str, ...] = EXPERIMENTS) -> Iterator[tuple[str, Any]]:
+    """Every row of the kept tables with its scenario."""
+    for name in names:
+        if (RESULTS / f"{name}.json").exists():
+            for table in read(name)["tables"]:
+                yield from ((table["division"], row) for row in table["rows"])
 
 
 def experiments() -> tuple[dict[str, Figures], dict[str, Figures]]:
-    """What was measured and what was published, by model; what we measured of ours has files of its own."""
+    """What was measured and what was published, by model; Ember's own file until its table is measured."""
     measured: dict[str, Figures] = {}
     published: dict[str, Figures] = {}
-    for name in EXPERIMENTS:
-        if not (RESULTS / f"{name}.json").exists():
-            continue
-        for table in read(name)["tables"]:
-            for row in table["rows"]:
-                if row["published"]:
-                    figures = tuple(row["published"][metric] for metric in METRICS)
-                    published.setdefault(row["name"], {})[table["division"]] = figures
-                if row["seeds"] and row["name"] not in OURS:
-                    figures = tuple(statistics.mean(row["test"][metric]) for metric in METRICS)
-                    measured.setdefault(row["name"], {})[table["division"]] = figures
+    for division, row in rows():
+        if row["published"]:
+            figures = tuple(row["published"][metric] for metric in METRICS)
+            published.setdefault(row["name"], {})[division] = figures
+        if row["seeds"]:
+            figures = tuple(statistics.mean(row["test"][metric]) for metric in METRICS)
+            measured.setdefault(row["name"], {})[division] = figures
+    own = read("ember-youshu")
+    for name, choice in OURS.items():
+        for scenario in SCENARIOS:
+            figures = tuple(own[choice][scenario][metric] for metric in METRICS)
+            measured.setdefault(name, {}).setdefault(scenario, figures)
     return measured, published
+
+
+def seeds_of(name: str) -> str:
+    """How many seeds a row has: the fewest of its scenarios."""
+    return str(
+        min((len(row["seeds"]) for _, row in rows() if row["name"] == name and row["seeds"]), default=1)
+    )
 
 
 def comparison() -> str:
     """Every model in the three scenarios, the best recall of a scenario in bold."""
     measured, published = experiments()
-    yardsticks = {name: measured.pop(name) for name in YARDSTICKS}
-    by_warm = sorted(measured, key=lambda name: measured[name]["warm"], reverse=True)
-    rows = {"Ember": ember("chosen"), "Ember, default knob": ember("default"), "CoHeat": coheat()}
-    rows |= {name: measured[name] for name in by_warm} | yardsticks
-    best = {s: max(figures[s] for figures in rows.values() if s in figures) for s in SCENARIOS}
+    first = [*OURS, "CoHeat"]
+    others = [name for name in measured if name not in (*first, *YARDSTICKS)]
+    by_warm = sorted(others, key=lambda name: measured[name]["warm"], reverse=True)
+    found = {name: measured[name] for name in (*first, *by_warm, *YARDSTICKS)}
+    best = {s: max(figures[s] for figures in found.values() if s in figures) for s in SCENARIOS}
     lines = [
-        "| model | cold | published | warm | published | all | published |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| model | seeds | cold | published | warm | published | all | published |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name, figures in rows.items():
-        cells = [name]
+    for name, figures in found.items():
+        cells = [name, seeds_of(name)]
         for scenario in SCENARIOS:
-            found = figures.get(scenario)
-            text = pair(found) if found else ""
-            cells.append(f"**{text}**" if found == best[scenario] else text)
+            one = figures.get(scenario)
+            text = pair(one) if one else ""
+            cells.append(f"**{text}**" if one == best[scenario] else text)
             cells.append(short(published.get(name, {}).get(scenario, ())[:1]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def exposure() -> str:
+    """Who is seen in the scenario with known and new bundles, by model."""
+    seen: dict[str, tuple[str, ...]] = {}
+    for division, row in rows():
+        if division == "all" and row.get("exposure"):
+            seen[row["name"]] = exposure_cells(row["exposure"])
+    heads = ("model", *EXPOSURE.values())
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * len(EXPOSURE)]
+    order = sorted(seen, key=lambda name: (name in YARDSTICKS, float(seen[name][0])))
+    return "\n".join([*lines, *(f"| {name} | {' | '.join(seen[name])} |" for name in order)])
+
+
 def summary() -> str:
     """The README's: three models, three scenarios."""
-    columns = {"Ember": ember("chosen"), "Ember, default knob": ember("default"), "CoHeat": coheat()}
     measured, published = experiments()
+    columns = {name: measured[name] for name in (*OURS, "CoHeat")}
     columns |= {"CoHeat, published": published["CoHeat"], "CrossCBR": measured["CrossCBR"]}
     columns |= {"Counting": measured["Counting"]}
     lines = [f"| Recall@20 / nDCG@20 | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
@@ -137,7 +147,12 @@ def other_data() -> str:
 
 
 PLACES: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/results.md": {"comparison": comparison, "first days": first_days, "other data": other_data},
+    "docs/results.md": {
+        "comparison": comparison,
+        "exposure": exposure,
+        "first days": first_days,
+        "other data": other_data,
+    },
     "README.md": {"summary": summary},
 }
 

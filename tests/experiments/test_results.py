@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_p_values_are_two_sided_and_corrected() -> None:
     assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
 
 
-def document(seeds: list[int], settings: dict[str, float], recall: float = 0.5) -> dict[str, object]:
+def document(seeds: list[int], settings: dict[str, float], recall: float = 0.5) -> dict[str, Any]:
     row = {
         "name": "M",
         "model": "m",
@@ -76,8 +77,8 @@ def document(seeds: list[int], settings: dict[str, float], recall: float = 0.5) 
 
 
 def test_a_kept_row_is_carried_over_where_settings_are_the_same() -> None:
-    def row(found: dict[str, object]) -> dict[str, object]:
-        return found["tables"][0]["rows"][0]  # type: ignore[index,no-any-return]
+    def row(found: dict[str, Any]) -> Any:
+        return found["tables"][0]["rows"][0]
 
     fresh, kept = document([], {"rate": 1.0, "later": 2.0}), document([0, 1], {"rate": 1.0, "gone": 3.0})
     carried = row(carry_over(fresh, [kept]))
@@ -85,6 +86,11 @@ def test_a_kept_row_is_carried_over_where_settings_are_the_same() -> None:
     assert carried["settings"] == {"rate": 1.0, "later": 2.0}
     changed = row(carry_over(document([], {"rate": 2.0}), [kept]))
     assert changed["seeds"] == [], "its own command would not give these figures"
+    row(kept)["intervals"] = {"recall@20": {"low": 0.4, "high": 0.6, "rival": "N", "p": 0.1}}
+    assert row(carry_over(fresh, [kept]))["intervals"]["recall@20"]["rival"] == "N"
+    beside = document([], {"rate": 1.0})
+    beside["tables"][0]["rows"].append({**row(document([0], {}, 0.2)), "name": "N"})
+    assert row(carry_over(beside, [kept]))["intervals"] == {"recall@20": {"low": 0.4, "high": 0.6}}
     own = row(carry_over(document([0, 1, 2], {"rate": 1.0}, 0.7), [kept]))
     assert own["test"] == {"recall@20": [0.7] * 3}
 

@@ -50,8 +50,19 @@ def carry_over(document: Document, kept: Sequence[Document]) -> Document:
                 here = ("note", "origin", "overrides", "published", "settings")
                 row = {**old, **{name: row[name] for name in here}, "failures": [], "carried": True}
             rows.append(row)
+        if any(row["seeds"] and not row.get("carried") for row in rows):
+            rows = [_without_differences(row) if row.get("carried") else row for row in rows]
         tables.append({**table, "rows": rows})
     return {**document, "tables": tables} if tables else document
+
+
+def _without_differences(row: Document) -> Document:
+    """A carried row beside fresh ones: its rival may not be the best any more."""
+    found = {
+        metric: {bound: one[bound] for bound in ("low", "high")}
+        for metric, one in row.get("intervals", {}).items()
+    }
+    return {**row, "intervals": found} if found else row
 
 
 def row_key(dataset: str, division: str, name: str, model: str, at: float | None) -> tuple[Any, ...]:

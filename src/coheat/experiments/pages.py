@@ -115,7 +115,16 @@ def _interval_sheet(table: Document, grid: str | None) -> list[Sheet]:
         "Bootstrap over users and seeds: bounds within which 95% of the means lie. The best rival is the "
         "best row of another model, where there is one; p is two-sided and Holm-corrected over the rows."
     )
+    missing = [row for row in table["rows"] if row["seeds"] and "rival" not in _first_interval(row)]
+    if missing:
+        names = ", ".join(row_name(row, grid) for row in missing)
+        remark += f" Not compared, since no values of single users were kept: {names}."
     return [Sheet(f"{_title(table)}: how sure", ("model", *heads), tuple(rows), None, (remark,))]
+
+
+def _first_interval(row: Document) -> Document:
+    found: Document = row.get("intervals", {}).get(METRICS[0], {})
+    return found
 
 
 EXPOSURE = {

@@ -89,7 +89,7 @@ class Experiment(Settings):
 
 @dataclass(frozen=True)
 class Row:
-    """A row with its settings: of the grid's setting it has one value, `at`."""
+    """A row with its settings: of the grid's setting, `varied`, it has one value, `at`."""
 
     name: str
     model: str
@@ -97,6 +97,7 @@ class Row:
     settings: dict[str, Any]
     seeds: int
     family: Family
+    varied: str | None = None
     at: float | None = None
     scenarios: tuple[str, ...] = ()
 
@@ -146,11 +147,11 @@ def rows(experiment: Experiment, seeds: int | None = None, epochs: int | None = 
         grid = {key: values for key, values in experiment.grid.items() if _has_setting(row.model, key)}
         where = row.scenarios
         if not grid:
-            found.append(Row(row.name, *common, dict(row.settings), count, row.family, None, where))
+            found.append(Row(row.name, *common, dict(row.settings), count, row.family, scenarios=where))
         for key, values in grid.items():
             for value in values:
                 settings = {**row.settings, key: value}
-                found.append(Row(row.name, *common, settings, count, row.family, float(value), where))
+                found.append(Row(row.name, *common, settings, count, row.family, key, float(value), where))
     return found
 
 

@@ -99,18 +99,19 @@ def _table(
             job_for(sources.out, row, group, source, seed, candidates) for seed, source in enumerate(found)
         )
         entries.append(Entry(row, group, jobs))
-    judged = {} if candidates == "all" else {"candidates": candidates}
+    # Without times nobody knows what was on offer, and everything is ranked.
+    judged = {"candidates": candidates} if candidates != "all" and division == "time" else {}
     return Table(dataset.name, division, {**first.report, **judged}, tuple(entries))
 
 
 def missing_divisions(experiment: Experiment, datasets: Sequence[Dataset], sources: Sources) -> list[str]:
-    """A note for each table that there is no data for."""
-    return [
-        f"{dataset.name}: there is no data for the scenario {division}"
-        for dataset in chosen_datasets(experiment, datasets, sources)
-        for division in experiment.divisions
-        if not sources.has(dataset, division)
-    ]
+    """A note for each table that there is no data for; other shops are divided in one way each."""
+    notes = []
+    for dataset in chosen_datasets(experiment, datasets, sources):
+        missing = [division for division in experiment.divisions if not sources.has(dataset, division)]
+        if experiment.data != "other" or len(missing) == len(experiment.divisions):
+            notes += [f"{dataset.name}: there is no data for the scenario {division}" for division in missing]
+    return notes
 
 
 def gather(
@@ -200,10 +201,9 @@ def _levels(found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 def _published(entry: Entry, table: Table) -> dict[str, float] | None:
     """The paper's figure: also for that value of a grid which is the row's own setting anyway."""
     row, group = entry.row, entry.group
-    if row.at is not None and group is not None:
+    if row.varied is not None and group is not None:
         config, _ = resolve_settings(row.model, group.preset, {})
-        usual = config.model_dump(mode="json")
-        if any(usual.get(key) != value for key, value in row.settings.items()):
+        if config.model_dump(mode="json").get(row.varied) != row.settings[row.varied]:
             return None
     return published_figures(table.dataset, table.division, row.name)
 
