@@ -10,8 +10,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests keep nothing in the home of whoever runs them; the few about the cache choose a place of their own.
 os.environ["COHEAT_CACHE"] = "off"
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import Popen
+from typing import Any
 
 import pytest
 from guard import digest
@@ -20,6 +23,9 @@ from hypothesis import settings
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
+
+# Who is started in the background of a script ignores Ctrl-C, and so do all whom they start; not so in tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("coheat", deadline=None)
@@ -47,6 +53,16 @@ FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
+
+
+@pytest.fixture
+def ends_here() -> Iterator[Callable[[Popen[Any]], None]]:
+    """Told of a process that would go on for hours: it ends with the test, also where that fails."""
+    processes: list[Popen[Any]] = []
+    yield processes.append
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def test_one_training_serves_both_protocols(tmp_path: Path, capsys: pytest.Captu
     for scenario in ("cold", "warm"):
         write_tables(split(planted.train, scenario, 0), tmp_path / "data" / scenario / "tiny")
     arguments = ["--data", str(tmp_path / "data"), "--name", "tiny", "--out", str(tmp_path / "out")]
-    arguments += ["--seeds", "0", "--scenarios", "cold", "warm", "--no-coheat"]
+    arguments += ["--seeds", "0", "--scenarios", "cold", "warm", "--preset", "demo", "--no-coheat"]
     beyond.main([*arguments, "--json", str(tmp_path / "found.json")])
     found = json.loads((tmp_path / "found.json").read_text())["runs"]["cold-0"]
     run = open_run(tmp_path / "out" / "ember-cold-0")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from quick_python import quick
@@ -268,15 +269,18 @@ def test_a_full_disk_is_a_sentence(data: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob(".*")), "half-written files are removed"
 
 
-def test_interrupting_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
+def test_interrupting_says_how_to_go_on(
+    data: Path, tmp_path: Path, ends_here: Callable[[subprocess.Popen[Any]], None]
+) -> None:
     """SIGINT, which is Ctrl-C, to a process of its own; the command it prints finishes the run."""
     out = tmp_path / "run"
     arguments = ["train", str(data), "--out", str(out), "--epochs", "100000", "--set", "embedding_size=8"]
     process = subprocess.Popen(
         [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    ends_here(process)
     checkpoint = out / "checkpoint.json"
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while not checkpoint.exists() or json.loads(checkpoint.read_text())["standing"]["epoch"] < 2:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline

@@ -187,7 +187,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 def wait_for_epochs(out: Path, count: int, process: subprocess.Popen[str]) -> None:
     """Until all runs that have begun have so many epochs behind them together."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         histories = list((out / "runs").rglob("history.jsonl"))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -72,10 +73,13 @@ def test_two_and_three_processes_learn_what_one_learns(data: Path, tmp_path: Pat
             assert not list((several / model).glob("*of*")), "checkpoints are cleared away"
 
 
-def test_whatever_is_killed_or_interrupted_training_goes_on_alike(data: Path, tmp_path: Path) -> None:
+def test_whatever_is_killed_or_interrupted_training_goes_on_alike(
+    data: Path, tmp_path: Path, ends_here: Callable[[subprocess.Popen[Any]], None]
+) -> None:
     """Two ranks, one killed; then who started them killed; then three, interrupted; then a single process."""
     out = tmp_path / "run"
     two = Command(data, out, 2)
+    ends_here(two.process)
     wait_until(lambda: two.epoch() >= 1, two)
     two.ranks()[1].kill()
     before = two.epoch()
@@ -90,6 +94,7 @@ def test_whatever_is_killed_or_interrupted_training_goes_on_alike(data: Path, tm
 
     before = two.epoch()
     three = Command(data, out, 3, "--resume")
+    ends_here(three.process)
     wait_until(lambda: three.epoch() > before, three)
     ranks = three.ranks()
     three.process.send_signal(signal.SIGINT)
