@@ -79,7 +79,7 @@ def serve() -> None:
         with suppress(ImportError):  # then a command that needs it says so
             importlib.import_module(name)
     gc.freeze()  # what is here already is shared, and not searched again by every command
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for these processes here
+    signal.signal(signal.SIGCHLD, lambda *_: reap())  # their time counts as that of the tests
     directory = Path(mkdtemp())
     address = str(directory / "socket")
     server = socket.socket(socket.AF_UNIX)
@@ -98,6 +98,12 @@ def serve() -> None:
             run(connection)
         connection.close()
     shutil.rmtree(directory)
+
+
+def reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def run(connection: socket.socket) -> None:
