@@ -99,7 +99,7 @@ def without(served: Served, names: Sequence[str]) -> Served:
 def otherwise(model: Ember, split: Split) -> dict[str, Any]:
     """What changes without learned weights, and then without launch times, at the default knob. Changes the
     model."""
-    found, default = {}, model.config.welcome
+    found, default = {}, float(model.knobs[0])
     learned = model.curves.clone()
     model.curves.copy_(Ember(model.data, model.config, Randomness(0)).curves)
     found[HAND_SET] = measure(model.served().turned(welcome=default), split)

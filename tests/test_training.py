@@ -179,6 +179,20 @@ def test_patience_counts_validations_without_improvement(planted: Split) -> None
     assert "no improvement in 3 validations" in result.reason
 
 
+def test_validation_in_time_ranks_what_was_on_offer_and_what_was_taken(planted: Split) -> None:
+    """Half of the bundles ended before validation began; of these some were taken all the same."""
+    ends = np.where(np.arange(planted.train.n_bundles) % 2 == 0, 5.0, np.nan)
+    split = replace(planted, train=replace(planted.train, ends=ends), times=(10.0, 20.0, 30.0))
+    taken = np.bincount(split.validation.indices, minlength=split.train.n_bundles) > 0
+    offered = split.candidates("validation")
+    np.testing.assert_array_equal(offered, taken | np.isnan(ends))
+    assert not offered.all()
+    model = counting(split.train)
+    result = fit(model, split, TrainingSettings(epochs=1, evaluate_every=1))
+    expected = evaluate(model.served(), split.train, split.validation, (20,), "offered", offered).metrics
+    assert result.history[0]["validation"]["recall@20"] == pytest.approx(expected["recall@20"])
+
+
 def test_without_validation_the_last_epoch_is_taken(planted: Split) -> None:
     empty = relation([], [], planted.validation.shape)
     split = Split(planted.train, empty, planted.test)

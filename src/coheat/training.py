@@ -321,9 +321,11 @@ class _Run:
         knobs = [stands.turned(knob, value) for value in values]
         added = np.stack([one.curve.at(bundles.taken, bundles.youth) for one in (stands, *knobs)])
         rations = [replace(served, knobs={knob: one}).ration(bundles) for one in knobs]
-        split = self.split
-        shifts = added[1:] - added[0]
-        return evaluate_shifted(served, split.train, split.validation, k, shifts, rations, ~bundles.is_young)
+        shifts, split = added[1:] - added[0], self.split
+        offered = split.candidates("validation")
+        return evaluate_shifted(
+            served, split.train, split.validation, k, shifts, rations, ~bundles.is_young, offered
+        )
 
     def one_epoch(self) -> None:
         started = time.perf_counter()
@@ -368,8 +370,11 @@ class _Run:
         self.model.eval()
         if not self.split.validation.nnz:
             return {}
-        k = self.settings.k
-        metrics = evaluate(self.model.served(), self.split.train, self.split.validation, ks=(k,)).metrics
+        k, split = self.settings.k, self.split
+        offered = split.candidates("validation")
+        metrics = evaluate(
+            self.model.served(), split.train, split.validation, (k,), "offered", offered
+        ).metrics
         return {name: float(metrics[name]) for name in (f"recall@{k}", f"ndcg@{k}")}
 
     def remember(self) -> None:

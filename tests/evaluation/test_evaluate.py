@@ -79,10 +79,15 @@ def test_equal_to_the_protocol_in_plain_python(case: Case, k: int, candidates: C
 def test_shifts_of_one_pass_are_each_evaluated_alone(case: Case, k: int, seed: int) -> None:
     assume(case.held_out.nnz)
     shifts = np.random.default_rng(seed).integers(-3, 4, size=(4, case.table.shape[1])).astype(np.float32)
-    found = evaluate_shifted(TableScorer(case.table), case.train, case.held_out, k, shifts, [None] * 4)
+    offered = np.arange(case.table.shape[1]) % 3 < 2
+    assume(offered[case.held_out.indices].any())
+    found = evaluate_shifted(
+        TableScorer(case.table), case.train, case.held_out, k, shifts, [None] * 4, offered=offered
+    )
     assert len(found) == 4
     for metrics, shift in zip(found, shifts, strict=True):
-        alone = evaluate(TableScorer(case.table + shift), case.train, case.held_out, (k,)).metrics
+        scorer = TableScorer(case.table + shift)
+        alone = evaluate(scorer, case.train, case.held_out, (k,), "offered", offered).metrics
         expected = {name: alone[name] for name in (f"recall@{k}", f"ndcg@{k}")}
         assert metrics == pytest.approx(expected, abs=1e-12)
 

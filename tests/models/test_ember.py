@@ -18,7 +18,7 @@ from coheat.evaluation import evaluate
 from coheat.models.base import Progress
 from coheat.models.companions import companions
 from coheat.models.curves import COUNTS
-from coheat.models.ember import WELCOMES, Ember, EmberConfig, youth_of
+from coheat.models.ember import WELCOMES, Ember, EmberConfig, usual_welcome, youth_of
 from coheat.models.two_views import Masks
 from coheat.rng import Randomness
 from coheat.served import Served
@@ -287,3 +287,15 @@ def test_youth_falls_smoothly_with_age() -> None:
     none = youth_of(dated, 0.0)  # without a time of youth, only what is launched today is young
     assert none[0] == 1
     assert none[1:].max() < 1e-12
+
+
+def test_the_more_of_what_is_on_offer_is_young_the_less_it_is_favoured() -> None:
+    data = world()
+    none, half = np.zeros(data.n_bundles), (np.arange(data.n_bundles) % 2).astype(float)
+    assert usual_welcome(data, none) == 4.0
+    assert usual_welcome(data, np.ones(data.n_bundles)) == 1.0
+    assert usual_welcome(data, half) == pytest.approx(4 - 3 * half.mean(), abs=0.01)
+    over = replace(data, ends=np.where(half > 0, 1.0, np.nan), as_of=2.0)  # what is young has ended
+    assert usual_welcome(over, half) == 4.0
+    assert float(untrained(data).knobs[0]) == usual_welcome(data, youth_of(data, 90.0))
+    assert float(untrained(data, welcome=2.5).knobs[0]) == 2.5

@@ -480,8 +480,7 @@ def test_the_knob_turns_without_training(directory: Path, recommender: Recommend
     assert places == sorted(places)
     assert places[0] == 0
     assert places[-1] == 5 * len(recommender.user_ids) - _too_few(recommender)
-    config = load_artifact(directory).description.config
-    as_trained = Recommender.load(directory, welcome=config.get("welcome", EmberConfig().welcome))
+    as_trained = Recommender.load(directory, welcome=load_artifact(directory).served().knobs["welcome"].value)
     assert listed(as_trained, "user-0-0") == listed(recommender, "user-0-0")
 
 

@@ -94,6 +94,13 @@ class Split:
         begin, middle, end = self.times
         return self.train.on_offer(*{"validation": (begin, middle), "test": (middle, end)}[part])
 
+    def candidates(self, part: str) -> npt.NDArray[np.bool_]:
+        """(n_bundles,) which bundles lists of that time could show: what was on offer, and what was taken,
+        whatever the data say about its offer."""
+        return self.on_offer(part) | (
+            np.bincount(self.parts[part].indices, minlength=self.train.n_bundles) > 0
+        )
+
     def report(self) -> dict[str, Any]:
         """Sizes of the parts, and how much of validation and test is cold; ready for JSON."""
         cold_users = np.diff(self.train.user_bundle.indptr) == 0

@@ -268,7 +268,7 @@ def turn_the_knob(out: Path) -> Knob:
     """What new and known bundles gain and lose as Ember's knob turns; nothing is trained for it."""
     runs = {model: open_run(run_directory(out, "all", model)) for model in MODELS}
     parts, ours = read_split(out / "splits" / "all"), runs[OURS].artifact.served()
-    welcome = float(runs[OURS].record.config["welcome"])
+    welcome = ours.knobs["welcome"].value
     return Knob(
         welcome=welcome,
         turned=[(turn, sides(ours.turned(welcome=turn), parts)) for turn in sorted({*TURNS, welcome})],

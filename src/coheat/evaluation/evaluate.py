@@ -131,16 +131,18 @@ def evaluate_shifted(
     shifts: npt.NDArray[np.float32],
     rations: Sequence[Ration | None],
     established: Mask | None = None,
+    offered: Mask | None = None,
 ) -> list[dict[str, float]]:
     """Recall and nDCG at k with each row of `shifts` (n, n_bundles) added to all scores, and lists rationed
     as the same one of `rations` says: scored only once.
 
-    With a mask of `established` bundles also which share of all positives is found and among them.
+    With a mask of `established` bundles also which share of all positives is found and among them; with one
+    of `offered` bundles only these are candidates and positives.
     """
-    relevant, users = _judged(held_out, np.ones(train.n_bundles, dtype=np.bool_))
+    relevant, users = _judged(held_out, _candidate_mask(train, "all", None) if offered is None else offered)
     known = None if established is None else metrics.restrict(relevant, established)
     found: list[dict[str, float]] = []
-    for ranked in top_shifted(scorer, users, train.user_bundle, k, shifts, rations):
+    for ranked in top_shifted(scorer, users, train.user_bundle, k, shifts, rations, offered):
         recall, ndcg = metrics.recall(ranked, relevant, k), metrics.ndcg(ranked, relevant, k)
         found.append({f"recall@{k}": float(recall.mean()), f"ndcg@{k}": float(ndcg.mean())})
         if known is not None and known.nnz:

@@ -72,17 +72,24 @@ def top_bundles(
 
 
 def top_shifted(
-    scorer: Scorer, users: Indices, seen: Sparse, k: int, shifts: Floats, rations: Sequence[Ration | None]
+    scorer: Scorer,
+    users: Indices,
+    seen: Sparse,
+    k: int,
+    shifts: Floats,
+    rations: Sequence[Ration | None],
+    candidates: Mask | None = None,
 ) -> npt.NDArray[np.int32]:
     """`top_bundles` with each row of `shifts` (m, n_bundles) added to the scores, and lists rationed as the
     same one of `rations` says: positions (m, n, k)."""
-    taken, nobody = Csr(seen.indptr, seen.indices, seen.shape[1]), np.zeros(seen.shape[1], dtype=np.bool_)
+    taken = Csr(seen.indptr, seen.indices, seen.shape[1])
+    hidden = np.zeros(seen.shape[1], dtype=np.bool_) if candidates is None else ~candidates
     ids = np.full((len(shifts), len(users), k), -1, dtype=np.int32)
     for start in range(0, len(users), ROWS):
         tile = users[start : start + ROWS]
         scores = scorer.scores(tile)
         for place, (shift, ration) in enumerate(zip(shifts, rations, strict=True)):
-            found = Scored(scores + shift, None, taken.entries(tile), nobody, ration).ranked(k)
+            found = Scored(scores + shift, None, taken.entries(tile), hidden, ration).ranked(k)
             rows = start + np.repeat(np.arange(len(found.counts)), found.counts)
             places = np.arange(len(rows)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
             ids[place, rows, places] = found.bundles

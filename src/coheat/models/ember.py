@@ -27,7 +27,8 @@ untaken ones than that, they count as young (`share_by_chance`). One that was ta
 **The knob** is `welcome` (`welcome.py`): how many places in the lists new bundles get, as a multiple of their
 fair share. 0 hides new bundles, 1 treats them as the known, more favours them; its effect fades with
 evidence. However well they suit a user, one list holds at most `welcome` times the share that young bundles
-have of the catalogue, or `welcome` times a twelfth where they are few: a third of it as the knob stands.
+have of the catalogue, or `welcome` times a twelfth where they are few. Where nobody asks for another, it is 4
+where few of the bundles on offer are young, and the closer to 1 the more there are.
 Negatives are drawn among bundles with history only, so that a new one is not trained downwards before it had
 a chance.
 """
@@ -78,6 +79,8 @@ SACRIFICE = 0.25
 """How much of what is found of established bundles validation may give up for young ones."""
 LITTLE = 0.03
 """Share of all held-out interactions that it may give up in any case."""
+FAVOUR = 4.0
+"""`welcome` where young bundles are few and nothing else was asked for."""
 FADE = 8.0
 """Takers at which half of what youth changes by hand is gone."""
 FADING = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
@@ -92,8 +95,11 @@ class EmberConfig(CrossCBRConfig):
     negatives: Literal["all", "warm"] = Field(
         "warm", description="draw negatives from all bundles, or from those with training interactions"
     )
-    welcome: float = Field(
-        4.0, ge=0, description="list places of new bundles, as a multiple of their fair share; 0 hides them"
+    welcome: float | None = Field(
+        None,
+        ge=0,
+        description="list places of new bundles, as a multiple of their fair share; 0 hides them; by default "
+        "from 4, where young bundles are few, down to 1, where all are young",
     )
     young_days: float = Field(
         90.0,
@@ -139,10 +145,12 @@ class Ember(CrossCBR):
 
     def __init__(self, data: BundleData, config: EmberConfig, rng: Randomness):
         super().__init__(data, config, rng)
-        self.register_buffer("knobs", torch.tensor([config.welcome], dtype=torch.float64))
         # Part of the state, because a saved model does not keep the times.
+        youth = youth_of(data, config.young_days)
         self.register_buffer("is_new", torch.from_numpy(data.new_bundles(config.young_days)))
-        self.register_buffer("youth", torch.from_numpy(youth_of(data, config.young_days)))
+        self.register_buffer("youth", torch.from_numpy(youth))
+        welcome = usual_welcome(data, youth) if config.welcome is None else config.welcome
+        self.register_buffer("knobs", torch.tensor([welcome], dtype=torch.float64))
         # Filled before the first epoch; part of the state, so that a saved model need not solve them again.
         self.register_buffer("taken", torch.zeros(data.n_bundles, config.companion_size))
         self.register_buffer("wanted", torch.zeros(data.n_bundles, config.companion_size))
@@ -359,6 +367,12 @@ def youth_of(data: BundleData, young_days: float) -> Numbers:
         found = np.fmin(found, 1 / (1 + (shown / max(FADE * per_taker, 1e-9)) ** 2))
     unknown = (1 - share_by_chance(data.popularity) ** 4) * 2.0 ** -np.minimum(data.popularity, 60)
     return np.where(np.isnan(found), unknown, found)
+
+
+def usual_welcome(data: BundleData, youth: Numbers) -> float:
+    """`FAVOUR` where no bundle on offer is young, 1 where all are: there is nobody to favour them over."""
+    offered = youth[data.on_offer(data.now)]
+    return round(1 + (FAVOUR - 1) * (1 - float(offered.mean() if len(offered) else youth.mean())), 2)
 
 
 def share_by_chance(popularity: Indices) -> float:
