@@ -26,7 +26,7 @@ from coheat.data.files import read_split
 from coheat.data.split import Split
 from coheat.evaluation import evaluate
 from coheat.models.base import Model
-from coheat.models.ember import Ember
+from coheat.models.ember import Ember, usual_welcome, youth_of
 from coheat.plots import to_png
 from coheat.progress import ProgressBar
 from coheat.rng import Randomness
@@ -96,10 +96,16 @@ def without(served: Served, names: Sequence[str]) -> Served:
     return changed.turned(welcome=served.knobs["welcome"].value)  # which weighs bundles anew
 
 
+def default_knob(model: Ember, split: Split) -> float:
+    """The knob where nothing is chosen."""
+    given, train = model.config.welcome, split.train
+    return usual_welcome(train, youth_of(train, model.config.young_days)) if given is None else given
+
+
 def otherwise(model: Ember, split: Split) -> dict[str, Any]:
     """What changes without learned weights, and then without launch times, at the default knob. Changes the
     model."""
-    found, default = {}, float(model.knobs[0])
+    found, default = {}, default_knob(model, split)
     learned = model.curves.clone()
     model.curves.copy_(Ember(model.data, model.config, Randomness(0)).curves)
     found[HAND_SET] = measure(model.served().turned(welcome=default), split)
@@ -118,7 +124,7 @@ def study_run(study: Study, scenario: str, seed: int, again: bool) -> dict[str, 
     assert isinstance(model, Ember)
     seconds = [record["seconds"] for record in run.history if "validation" not in record]
     with torch.no_grad():
-        shop = model.served().turned(welcome=model.config.welcome)
+        shop = model.served().turned(welcome=default_knob(model, split))
         result: dict[str, Any] = {
             "seconds_per_epoch": statistics.median(seconds),
             "seconds": sum(record["seconds"] for record in run.history),
