@@ -47,9 +47,7 @@ LEVEL = 20.0
 """Choices that the hand-set mean of an old line is worth: it is learned from thousands of bundles, a young
 one from some dozens."""
 SHRINK = 200.0
-"""Choices that the hand-set shape of an old line is worth, per weight."""
-YOUNG = 3.0
-"""So many times as much is that of a young line: its choices are about few bundles and tell less."""
+"""Choices that the hand-set shape of a line is worth, per weight."""
 SMOOTH = 300.0
 """Choices that it is worth that neighbouring weights deviate alike."""
 TIE = 30.0
@@ -163,10 +161,9 @@ def _springs(counts: Numbers, level: float, shrink: float, smooth: float, tie: f
     n = len(counts)
     steps = np.diff(np.eye(n), axis=0)
     mean = np.full((n, n), 1 / n)
-    alike = smooth * steps.T @ steps
-    old = shrink * np.eye(n) + (level - shrink) * mean + alike
+    young = shrink * np.eye(n) + smooth * steps.T @ steps
+    old = young + (level - shrink) * mean
     across = np.diag(tie * counts / (counts + MANY))
-    young = YOUNG * shrink * np.eye(n) + alike
     return np.block([[old + across, -across], [-across, young + across]])
 
 
