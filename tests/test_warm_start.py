@@ -105,7 +105,7 @@ def test_ember_rehearses_again_for_a_shorter_time(tmp_path: Path) -> None:
             self.epochs.append(standing.epoch)
 
     data = planted_world().train
-    settings = {**SHORT, "rehearsal_epochs": 5}
+    settings = {**SHORT, "epochs": 6, "rehearsal_epochs": 5}
     run = train_run(data, tmp_path / "old", overrides=settings, scenario="everything", watcher=Watcher())
     warm = train_run(grown(data), tmp_path / "new", overrides=settings, scenario="everything",
                      watcher=Counting(), start=run.path)  # fmt: skip
