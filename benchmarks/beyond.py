@@ -124,11 +124,13 @@ def study_run(study: Study, scenario: str, seed: int, again: bool) -> dict[str, 
     assert isinstance(model, Ember)
     seconds = [record["seconds"] for record in run.history if "validation" not in record]
     with torch.no_grad():
-        shop = model.served().turned(welcome=default_knob(model, split))
+        default = default_knob(model, split)
+        shop = model.served().turned(welcome=default)
         result: dict[str, Any] = {
             "seconds_per_epoch": statistics.median(seconds),
             "seconds": sum(record["seconds"] for record in run.history),
             "chosen": {"welcome": float(model.knobs[0])},
+            "default": default,
             "P": measure(model.served(), split, popularity=True),
             "S": measure(shop, split, popularity=True),
             "left_out": {part: measure(without(shop, off), split) for part, off in LEFT_OUT.items()},

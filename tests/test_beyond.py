@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from coheat.data.files import read_split
 from coheat.data.split import split
 from coheat.data.synthetic import planted_world, realistic_world
 from coheat.data.writing import write_tables
-from coheat.models.ember import EmberConfig
+from coheat.evaluation import evaluate
 from coheat.runs import open_run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -30,8 +31,11 @@ def test_one_training_serves_both_protocols(tmp_path: Path, capsys: pytest.Captu
     found = json.loads((tmp_path / "found.json").read_text())["runs"]["cold-0"]
     run = open_run(tmp_path / "out" / "ember-cold-0")
     assert found["P"]["recall@20"] == pytest.approx(run.evaluate()["test"]["recall@20"], abs=1e-6)
-    default = str(EmberConfig().welcome)
-    assert found["S"]["recall@20"] == found["curve"][default]["recall@20"]
+    shop = run.artifact.served().turned(welcome=found["default"])
+    cold = read_split(tmp_path / "data" / "cold" / "tiny")
+    assert found["S"]["recall@20"] == pytest.approx(
+        evaluate(shop, cold.train, cold.test).metrics["recall@20"]
+    )
     assert found["left_out"]["everything"]["recall@20"] == found["S"]["recall@20"]
     assert found["left_out"]["no overlaps"]["ndcg@20"] != found["S"]["ndcg@20"]
     assert found["left_out"].keys() == {*beyond.LEFT_OUT, beyond.HAND_SET}
