@@ -160,7 +160,7 @@ def _check(
 def _show(checked: Sequence[Checked]) -> None:
     from rich.table import Table
 
-    table = Table()
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("experiment", "data", "row", "seed", "metric", "committed", "fresh", ""):
         table.add_column(head, justify="right" if head in ("seed", "committed", "fresh") else "left")
     for one in checked:
