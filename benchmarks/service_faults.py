@@ -126,12 +126,15 @@ def kill_rounds(run: Path, kills: int, seed: int = 0, longest: float = 0.6) -> d
     faults: list[str] = []
     server = Server(run)
     try:
-        for _ in range(kills):
+        for number in range(kills):
             ended = threading.Event()
             threads = [threading.Thread(target=one.write_until, args=(server.port, ended)) for one in writers]
             for thread in threads:
                 thread.start()
             time.sleep(rng.uniform(0.02, longest))
+            deadline = time.monotonic() + 30  # where the machine is busy, little would be written so soon
+            while sum(one.acknowledged for one in writers) <= 5 * number and time.monotonic() < deadline:
+                time.sleep(0.005)
             server.kill()
             ended.set()
             for thread in threads:
