@@ -23,7 +23,7 @@ from coheat.experiments.results import Entry, plan_tables
 from coheat.experiments.sources import Sources, find_datasets
 from coheat.storage import read_json
 
-RELATIVE, ABSOLUTE = 0.005, 0.0002
+RELATIVE, ABSOLUTE = 0.01, 0.0002
 """How far a fresh figure may be from the kept one, as a share of it, or where it is near 0: other versions
 of libraries and other numbers of threads round differently, and now and then a hit falls the other way."""
 SAMPLE_SECONDS = 180.0
