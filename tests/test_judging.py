@@ -198,3 +198,17 @@ def test_training_warns_of_leaks_and_removes_them(tmp_path: Path) -> None:
     clean = train_run(tmp_path / "data", tmp_path / "clean", **settings, remove_leaks=True)
     assert clean.artifact.training_data().user_item.nnz == without_leaks(leaky).train.user_item.nnz
     assert open_run(clean.path).evaluate()["warnings"] == []
+
+
+def test_a_run_is_judged_as_its_knob_is_turned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tables(split(planted_world().train, "cold", 0), tmp_path / "data")
+    run = train_run(tmp_path / "data", tmp_path / "run", "ember", watcher=Watcher(),
+                    overrides={"epochs": 2, "rehearsal_epochs": 2, "embedding_size": 8})  # fmt: skip
+    hidden = json.loads(call(monkeypatch, capsys, "evaluate", run.path, "--welcome", 0, "-k", 3, "--json"))
+    assert hidden["test"]["cold_share@3"] == 0
+    favoured = run.evaluate(ks=(3,), knobs={"welcome": 100.0})
+    assert favoured["test"]["cold_share@3"] > 0
+    with pytest.raises(ConfigError, match="welcome"):
+        run.evaluate(knobs={"welcome": -1.0})

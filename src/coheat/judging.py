@@ -40,7 +40,9 @@ def judge(
         return None
 
 
-def judge_on_file(artifact: Artifact, path: Path, ks: Sequence[int] = (20,)) -> tuple[Evaluation, list[str]]:
+def judge_on_file(
+    artifact: Artifact, path: Path, ks: Sequence[int] = (20,), knobs: Mapping[str, float] | None = None
+) -> tuple[Evaluation, list[str]]:
     """The metrics on a file of later interactions, and what there is to say about those left out."""
     data = artifact.training_data()
     users, bundles = read_pairs(path)
@@ -58,7 +60,7 @@ def judge_on_file(artifact: Artifact, path: Path, ks: Sequence[int] = (20,)) -> 
         notes.append(f"{path}: repeated interactions count once, those of training not at all")
     if not held_out.nnz:
         raise DataError(f"{path}: none of its interactions is new to users and bundles of this model")
-    return evaluate(artifact.served(), data, held_out, ks), notes
+    return evaluate(artifact.served().turned(**(knobs or {})), data, held_out, ks), notes
 
 
 def _without(held_out: Sparse, data: BundleData) -> Sparse:
@@ -76,9 +78,8 @@ def beside_rivals(served: Served, split: Split, model: str, k: int, seed: int) -
     if not split.validation.nnz:
         return {}
     judged = replace(split, validation=some_users(split.validation, seed), warm_up=None)
-    metrics = [f"recall@{k}", f"ndcg@{k}"]
-    ours = judge(served, judged, "validation", (k,))
-    assert ours is not None
+    metrics, offered = [f"recall@{k}", f"ndcg@{k}"], judged.candidates("validation")
+    ours = evaluate(served, judged.train, judged.validation, (k,), "offered", offered)
     found = {model: {name: ours.metrics[name] for name in metrics}}
     against: dict[str, dict[str, Any]] = {}
     for name in RIVALS:
@@ -87,8 +88,7 @@ def beside_rivals(served: Served, split: Split, model: str, k: int, seed: int) -
         config, training = resolve_settings(name, "default", {"k": k})
         rival = MODELS[name](split.train, config, Randomness(seed))
         fit(rival, judged, training, watcher=Watcher())
-        theirs = judge(rival.served(), judged, "validation", (k,))
-        assert theirs is not None
+        theirs = evaluate(rival.served(), judged.train, judged.validation, (k,), "offered", offered)
         found[name] = {metric: theirs.metrics[metric] for metric in metrics}
         against[name] = {metric: difference(ours, theirs, metric).to_dict() for metric in metrics}
     return {"users": ours.n_users, "models": found, "against": against}

@@ -139,12 +139,13 @@ class Run:
         candidates: Candidates = "all",
         by_popularity: bool = False,
         on: str | Path | None = None,
+        knobs: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Metrics of the trained model on validation and test, ready for JSON.
 
         The data is the run's own unless `data_dir` is given; `warnings` says where it differs from what
         the model was trained with. A part with nothing to measure is None. With `on`, a file of later
-        interactions, the metrics on these.
+        interactions, the metrics on these. With `knobs`, the model is turned first: `{"welcome": 2.0}`.
         """
         artifact = self.artifact
         about = artifact.description
@@ -155,12 +156,12 @@ class Run:
             "seed": about.seed,
         }
         if on is not None:
-            later, notes = judge_on_file(artifact, Path(on), ks)
+            later, notes = judge_on_file(artifact, Path(on), ks, knobs)
             scope = {"scenario": "later interactions", "candidates": "all", "warnings": notes}
             return {**report, **scope, "later": _judged(later, by_popularity)}
         split, warnings = self.split(data_dir)
         report |= {"scenario": split.scenario, "candidates": candidates}
-        served = artifact.served()
+        served = artifact.served().turned(**(knobs or {}))
         for part in ("test", "validation"):
             found = judge(served, split, part, ks, candidates)
             report[part] = None if found is None else _judged(found, by_popularity)

@@ -9,6 +9,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import as_number, console, note, print_json
+from coheat.cli.serving import KNOB, turned
 
 
 @app.command()
@@ -31,6 +32,7 @@ def evaluate(
     plot: Path | None = typer.Option(
         None, metavar="FILE", help="Draw recall by takers kept (scenario warm-up): .png or .svg."
     ),
+    welcome: float | None = KNOB,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure a trained model on the test and validation parts of its split.
@@ -44,13 +46,16 @@ def evaluate(
         coheat evaluate runs/shop --on yesterday.csv
 
         coheat evaluate runs/young --plot warm-up.png
+
+        coheat evaluate runs/shop --welcome 2
     """
     from coheat.errors import ConfigError
     from coheat.runs import open_run
 
     if candidates not in ("all", "cold", "offered"):
         raise ConfigError(f"--candidates {candidates!r}: choose all, cold or offered")
-    report = open_run(run).evaluate(data, k, candidates, by_popularity, on)  # type: ignore[arg-type]
+    knobs, opened = turned(welcome), open_run(run)
+    report = opened.evaluate(data, k, candidates, by_popularity, on, knobs)  # type: ignore[arg-type]
     if plot is not None:
         from coheat.plots import plot_warm_up
 
