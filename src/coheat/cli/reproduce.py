@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def reproduce(
-    name: str = typer.Argument(
+    name: str | None = typer.Argument(
         None,
         metavar="NAME",
         help="datasets, cold-methods, warm-methods, cold-ratio, ablation, temperature, figure-comparison; "
