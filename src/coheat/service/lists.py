@@ -65,6 +65,8 @@ class UserList:
 QUICK_SECONDS = 0.004
 """Of the processor, for one list: what the event loop may be kept for."""
 QUICK_K = 100
+MOST_HERE = 32
+"""People whose lists the event loop computes together; for more it would be kept for too long."""
 LEARNED = 0.1
 """How much the latest list tells of how long one takes."""
 INSTEAD = " instead of "
@@ -101,13 +103,16 @@ class Lists:
             waiting.append((asker, answer))
             is_first = len(waiting) == 1
         if is_first and kind.is_plain and self.seconds.get(side, QUICK_SECONDS) < QUICK_SECONDS:
-            loop.call_soon(self._recommend_here, kind)  # after those who ask at the same moment
+            loop.call_soon(self._recommend_here, loop, kind)  # after those who ask at the same moment
         elif is_first:
             self.thread.submit(self._recommend_aside, loop, kind)
         return await answer
 
-    def _recommend_here(self, kind: Kind) -> None:
-        _deliver(*self._recommend_waiting(kind))
+    def _recommend_here(self, loop: asyncio.AbstractEventLoop, kind: Kind) -> None:
+        if len(self._waiting[kind]) > MOST_HERE:
+            self.thread.submit(self._recommend_aside, loop, kind)
+        else:
+            _deliver(*self._recommend_waiting(kind))
 
     def _recommend_aside(self, loop: asyncio.AbstractEventLoop, kind: Kind) -> None:
         loop.call_soon_threadsafe(_deliver, *self._recommend_waiting(kind))
