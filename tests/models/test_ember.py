@@ -24,7 +24,10 @@ from coheat.rng import Randomness
 from coheat.served import Served
 from coheat.training import TrainingSettings, fit
 
-PARTS = ("history", "affiliation", "companions", "overlap", "own items", "items of own bundles", "bias")
+PARTS = (
+    "history", "affiliation", "companions",
+    "overlap", "own items", "items of own bundles", "owned share", "bias",
+)  # fmt: skip
 
 
 def world() -> BundleData:
@@ -46,7 +49,7 @@ def ember(data: BundleData, **settings: object) -> Ember:
 def learned(data: BundleData, **settings: object) -> Ember:
     """With curves and lines that are all different, as if they had been learned."""
     model, rng = ember(data, **settings), np.random.default_rng(8)
-    model.curves.copy_(torch.from_numpy(rng.normal(size=(7, 2 * len(COUNTS)))))
+    model.curves.copy_(torch.from_numpy(rng.normal(size=tuple(model.curves.shape))))
     model.lines.copy_(torch.from_numpy(np.sort(rng.normal(size=(len(WELCOMES), len(COUNTS))), axis=0)))
     return model
 
@@ -91,6 +94,7 @@ def slow_scores(model: Ember, youth: np.ndarray) -> np.ndarray:
         "overlap": np.log(1 + plain_profiles(data, 0.4) @ z.T / model.overlaps[0].scale),
         "own items": np.log(1 + y @ z.T),
         "items of own bundles": np.log(1 + x @ z @ z.T),
+        "owned share": (y @ z.T / np.maximum(z.sum(axis=1), 1)) ** 4,
         "bias": np.ones((data.n_users, data.n_bundles)),
     }
     rows, welcome = model.curves.numpy(), float(model.knobs[0])

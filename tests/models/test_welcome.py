@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from coheat.models.contest import FADE, LIST, LOW, Contest, offset_for_share
 from coheat.models.curves import COUNTS
-from coheat.models.welcome import FADE, LIST, LOW, Contest, offset_for_share
 
 KNOTS = np.array(COUNTS)
 

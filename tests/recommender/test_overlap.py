@@ -146,7 +146,9 @@ class Oracle:
     def score(self, user: str, bundle: str) -> float:
         found = self.learned_part(user, bundle) + self.weight(self.served.bias, bundle) + self.welcome(bundle)
         for overlap in self.served.overlaps:
-            shared = math.log1p(self.overlap(overlap, user, bundle) / overlap.scale)
+            size = max(len(self.contents[bundle]), 1) ** overlap.size_exponent
+            shared = self.overlap(overlap, user, bundle) / (overlap.scale * size)
+            shared = math.log1p(shared) if overlap.kind == "log" else shared**4
             found += self.weight(overlap.curve, bundle) * shared
         return found
 
@@ -448,7 +450,7 @@ def test_the_dense_part_is_the_sum_without_overlaps(recommender: Recommender, tm
     assert "own items" in kept["left_out"]
     assert kept["model"]["model"] == "ember"
     (users, one), (bundles, other) = (recommender.vectors(True)[kind] for kind in ("user", "bundle"))
-    overlaps = {"overlap", "own items", "items of own bundles"}
+    overlaps = {"overlap", "own items", "items of own bundles", "owned share"}
     for bundle in ("new", "bundle-1-2"):
         terms = recommender.explain("user-1-1", bundle).terms
         wanted = sum(term.share for term in terms if term.name not in overlaps)

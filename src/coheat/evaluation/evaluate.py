@@ -28,14 +28,15 @@ a group means the same in every data set and split, and the cold bundles are a g
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What came out. `metrics` has keys such as "recall@20"; means over the `n_users` judged users.
+    """The result of `evaluate`. `metrics` has keys such as "recall@20"; means over the `n_users` evaluated
+    users.
 
-    `by_popularity` has, for each group of POPULARITY_GROUPS that has positives, the number of bundles,
-    users and positives in it and the recall of these positives, averaged over those users.
-    `warm_up` has, for bundles thinned to so many takers and for the others, the number of positives and the
-    share of these that was found, over all users together.
-    `exposure` says who is seen: see `coheat.evaluation.exposure`.
-    `users` (n_users,) and `per_user` (each (n_users,), float64) are for tests of significance.
+    `by_popularity` has, for each group of POPULARITY_GROUPS that has positives, the number of bundles, users
+    and positives in it and the recall of these positives, averaged over those users. `warm_up` has, for the
+    bundles thinned to each number of takers and for the others, the number of positives and the share of them
+    that was found, over all users together. `exposure` says which bundles the lists show: see
+    `coheat.evaluation.exposure`. `users` (n_users,) and `per_user` (each (n_users,), float64) are for tests
+    of significance.
     """
 
     n_users: int
@@ -56,7 +57,7 @@ class Evaluation:
         return html_facts({"users": self.n_users, "candidates": self.candidates, **self.metrics})
 
     def to_arrow(self) -> Any:
-        """A pyarrow.Table with a row for each judged user's position and the metrics of that user."""
+        """A pyarrow.Table with a row for each evaluated user: the user's position and metrics."""
         import pyarrow
 
         return pyarrow.table({"user": self.users, **self.per_user})

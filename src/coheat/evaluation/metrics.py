@@ -49,7 +49,7 @@ def ndcg(ranked: npt.NDArray[Any], relevant: Sparse, k: int) -> PerUser:
 
 
 def coverage(ranked: npt.NDArray[Any], candidates: Mask, k: int) -> float:
-    """Share of the candidate bundles (mask of n_bundles) that stand in at least one list of k."""
+    """Share of the candidate bundles (mask of n_bundles) that are in at least one list of k."""
     top = ranked[:, :k]
     listed = np.unique(top[top >= 0])
     return float(candidates[listed].sum() / candidates.sum())

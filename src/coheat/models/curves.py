@@ -49,7 +49,9 @@ one from some dozens."""
 SHRINK = 200.0
 """Choices that the hand-set shape of a line is worth, per weight."""
 SMOOTH = 300.0
-"""Choices that it is worth that neighbouring weights deviate alike."""
+"""Choices that it is worth that neighbouring weights of an old line deviate alike."""
+SMOOTHER = 10.0
+"""As a multiple, the same for a young line: each of its counts has but a few bundles to learn from."""
 TIE = 30.0
 """Choices that it is worth that weights of young and old deviate alike, where takers are many."""
 MANY = 16.0
@@ -161,8 +163,8 @@ def _springs(counts: Numbers, level: float, shrink: float, smooth: float, tie: f
     n = len(counts)
     steps = np.diff(np.eye(n), axis=0)
     mean = np.full((n, n), 1 / n)
-    young = shrink * np.eye(n) + smooth * steps.T @ steps
-    old = young + (level - shrink) * mean
+    young = shrink * np.eye(n) + SMOOTHER * smooth * steps.T @ steps
+    old = shrink * np.eye(n) + smooth * steps.T @ steps + (level - shrink) * mean
     across = np.diag(tie * counts / (counts + MANY))
     return np.block([[old + across, -across], [-across, young + across]])
 

@@ -5,12 +5,13 @@ with weights that the shop's own data set:
 
     y_ub = w_h <h_u, h_b> + w_a <a_u, a_b>                 two views, learned as in CrossCBR
          + w_c <c_u, c_b>                                  bundles that go together (`companions`)
-         + sum over overlaps j of v_j log(1 + o_j / s_j)   what the items of both have in common, exactly
+         + sum over overlaps j of v_j k_j(o_j / s_j)       what the items of both have in common, exactly
          + bias
 
 Every weight is a curve over the evidence of b: how often it was taken and how young it is
-(`coheat.served`). There are three overlaps, of which the data choose: own items and items of the user's
-bundles, rare ones counting more; own items by number; items of the user's bundles by number.
+(`coheat.served`). There are four overlaps, of which the data choose: own items and items of the user's
+bundles, rare ones counting more; own items by number; items of the user's bundles by number; and whether
+(nearly) all of the bundle is owned, (own items / |b|)^4, which says most where bundles are small.
 
 **Weights** are learned out of fold from the training part alone (`stand_ins`, `curves`). Some bundles stand
 in for young ones with no or few takers, some interactions are held out, the same model is trained on the
@@ -24,7 +25,7 @@ the two counts. Without either nobody can tell young from unwanted one by one, o
 the history were missing, chance would leave so many of the taken bundles untaken. As far as there are more
 untaken ones than that, they count as young (`share_by_chance`). One that was taken n times has 2^-n of that.
 
-**The knob** is `welcome` (`welcome.py`): how many places in the lists new bundles get, as a multiple of their
+**The knob** is `welcome` (`contest.py`): how many places in the lists new bundles get, as a multiple of their
 fair share. 0 hides new bundles, 1 treats them as the known, more favours them; its effect fades with
 evidence. However well they suit a user, one list holds at most `welcome` times the share that young bundles
 have of the catalogue, or `welcome` times a twelfth where they are few. Where nobody asks for another, it is 4
@@ -52,10 +53,10 @@ from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.graph.overlap import FloatArray, rarity
 from coheat.models.base import Model, Progress, Validation, numpy
 from coheat.models.companions import companions
+from coheat.models.contest import LOW, Contest
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
 from coheat.models.stand_ins import StandIns, divide
-from coheat.models.welcome import LOW, Contest
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Curve, Knob, Overlap, Relations, Served
 
@@ -115,7 +116,7 @@ class EmberConfig(CrossCBRConfig):
         20.0, ge=0, description="how many joint interactions alike items are worth in it"
     )
     companion_limit: int = Field(
-        12_000, ge=2, description="most popular bundles among which companions are sought"
+        6_000, ge=2, description="most popular bundles among which companions are sought"
     )
     rehearsal_epochs: int = Field(
         20, ge=0, description="epochs on a part of the training data to learn weights from; 0: hand-set ones"
@@ -189,6 +190,7 @@ class Ember(CrossCBR):
             "overlap": by_knot(0.6, 0.6 + 2.4 * young),
             "own items": by_knot(0.0),
             "items of own bundles": by_knot(0.0),
+            "owned share": by_knot(0.0),
             "bias": by_knot(0.0),
         }
 
@@ -216,6 +218,7 @@ class Ember(CrossCBR):
             Overlap("overlap", "log", one, OWN, taken_exponent=0.5, scale=scale, item_weights=rare),
             Overlap("own items", "log", one, taken=0.0),
             Overlap("items of own bundles", "log", one, own=0.0),
+            Overlap("owned share", "fourth", one, taken=0.0, size_exponent=1.0),
         )
 
     @torch.no_grad()

@@ -56,7 +56,7 @@ def check_finite(name: str, array: Array) -> None:
     flat = array.reshape(-1)
     for start in range(0, len(flat), STRETCH):
         if not np.isfinite(flat[start : start + STRETCH]).all():
-            raise ArtifactError(f"{WHERE}: {name!r} holds a value that is no finite number")
+            raise ArtifactError(f"{WHERE}: {name!r} holds a value that is not a finite number")
         release_pages(array)
 
 
@@ -72,7 +72,7 @@ def relation(arrays: Mapping[str, Array], name: str, n_rows: int | None, n_colum
     for start in range(0, len(indices), STRETCH):
         part = np.asarray(indices[start : start + STRETCH + 1])
         if part.min() < 0 or part.max() >= n_columns:
-            raise ArtifactError(f"{WHERE}: {name!r} points to what is not there")
+            raise ArtifactError(f"{WHERE}: {name!r} points to something that does not exist")
         rises = (part[1:] > part[:-1]) | is_start[start + 1 : start + len(part)]
         if not rises.all():
             raise ArtifactError(f"{WHERE}: a row of {name!r} is not in order")
@@ -84,7 +84,7 @@ def check_curve(name: str, curve: Curve) -> Curve:
     lines = (curve.counts, curve.old, curve.young)
     same = len({line.shape for line in lines}) == 1 and curve.counts.ndim == 1 and len(curve.counts) > 0
     if not same or not all(np.isfinite(line).all() for line in lines) or (np.diff(curve.counts) <= 0).any():
-        raise ArtifactError(f"{WHERE}: the curve of {name!r} is none")
+        raise ArtifactError(f"{WHERE}: the curve of {name!r} is not a curve")
     return curve
 
 
@@ -92,7 +92,7 @@ def check_knob(name: str, knob: Knob) -> Knob:
     sizes = {len(line) for line in knob.lines}
     values = np.array(knob.values)
     if len(knob.lines) != len(values) or not len(values) or (np.diff(values) < 0).any() or len(sizes) != 1:
-        raise ArtifactError(f"{WHERE}: the knob {name!r} is none")
+        raise ArtifactError(f"{WHERE}: the knob {name!r} is not a knob")
     if sizes != {len(knob.counts)} or not knob.counts or (np.diff(knob.counts) <= 0).any():
         raise ArtifactError(f"{WHERE}: the knob {name!r} is none")
     if len(knob.shares) != len(values) or not all(0 <= share <= 1 for share in knob.shares):
@@ -110,7 +110,7 @@ def check_parts(
         raise ArtifactError(f"{WHERE}: its blocks do not fill the {width} columns of its vectors")
     names = [*(block.name for block in blocks), *(overlap.name for overlap in overlaps)]
     if len(set(names)) != len(names):
-        raise ArtifactError(f"{WHERE}: two of its parts have one name")
+        raise ArtifactError(f"{WHERE}: two of its parts have the same name")
     for block in blocks:
         check_curve(block.name, block.curve)
         if block.items is not None:
