@@ -200,7 +200,7 @@ def map_arrays(path: Path, mode: Literal["r", "c"] = "r") -> dict[str, npt.NDArr
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > size - 8:
-            raise ArtifactError(f"{path}: it says that its head is longer than the file; it was cut off")
+            raise ArtifactError(f"{path}: its head is said to be longer than the file; it was cut off")
         header = parse_object(file.read(length), str(path))
     header.pop("__metadata__", None)
     return {name: _mapped(path, name, entry, 8 + length, size, mode) for name, entry in header.items()}
@@ -221,7 +221,7 @@ def _mapped(
     where = f"{path}, {name[:60]!r}"
     found = build(_Entry, entry, where)
     if found.dtype not in _DTYPES or len(found.shape) > DIMENSIONS or min(found.shape, default=0) < 0:
-        raise ArtifactError(f"{where}: no array of a type and shape that we write")
+        raise ArtifactError(f"{where}: not an array of a type and shape that we write")
     dtype, shape, (first, last) = np.dtype(_DTYPES[found.dtype]), tuple(found.shape), found.data_offsets
     if first < 0 or last - first != math.prod(shape) * dtype.itemsize or start + last > size:
         raise ArtifactError(f"{where}: its place in the file does not fit its shape")

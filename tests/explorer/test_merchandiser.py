@@ -72,6 +72,26 @@ def test_titles_pictures_categories_and_prices_stand_where_ids_did(page: Page, s
     assert not re.search(r"[BI]-\d{4}", reasons), "reasons speak of titles"
 
 
+def test_a_title_that_several_items_have_is_said_once(page: Page, service: Served) -> None:
+    rows: Any = service.ask(f"/v1/recommendations/{quote(PERSON)}?k=1")
+    bundle = rows["recommendations"][0]["bundle_id"]
+    known: Any = service.ask(f"/v1/bundles/{bundle}")
+    items = known["item_ids"]
+    before: Any = service.post("/v1/descriptions", {"item_ids": items})
+    titles = [before["items"][item]["title"] for item in items]
+    try:
+        for item in items:
+            service.post(f"/v1/items/{quote(item)}", {"title": "Salt"}, "PATCH")
+        page.open(f"#/bundles/{quote(bundle)}")
+        page.wait_for_text("#bundle-items", f"Salt \u00d7 {len(items)}")
+        assert len(page.all("#bundle-items .chip")) == 1
+        page.show_list_of(PERSON)
+        assert page.texts("#list .card .reason")[0].count("Salt") <= 2  # inside, and what they have
+    finally:
+        for item, title in zip(items, titles, strict=True):
+            service.post(f"/v1/items/{quote(item)}", {"title": title}, "PATCH")
+
+
 def test_filters_are_there_where_the_service_can_filter(page: Page, service: Served) -> None:
     document: Any = service.ask("/openapi.json")
     can = "where" in document["components"]["schemas"]["Question"]["properties"]

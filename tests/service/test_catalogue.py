@@ -200,6 +200,49 @@ def test_unknown_ids_are_noted_and_candidates_may_be_many(run: Path) -> None:
     with_client(run, check)
 
 
+def test_unknown_ids_of_a_basket_are_noted(run: Path) -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        async def note(**asked: Any) -> str:
+            found = (await client.post("/v1/recommendations", json={"k": 2, **asked})).json()
+            assert len(found["recommendations"]) == 2
+            return str(found["note"])
+
+        several = {"item_ids": ["item-1", "fork", "spoon"], "bundle_ids": ["nothing"]}
+        for who in ({}, {"user_id": "user-1"}):
+            said = await note(**who, **several)
+            assert "does not know 2 of the items, such as 'fork'; left out" in said
+            assert "does not know the bundle 'nothing'; left out" in said
+        assert "no vector can be made" in await note(item_ids=["fork"])
+        assert await note(user_id="stranger") == "None"  # `source` says it
+
+    with_client(run, check)
+
+
+def test_a_body_that_is_wrong_is_answered_with_what_would_be_right(run: Path) -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v1/recommendations", json={"items": ["item-1"]})
+        assert answer.status_code == 422
+        said = answer.json()["detail"]
+        assert said.startswith("body.items: there is no such field; there are: ")
+        assert "bundle_ids" in said
+        assert "item_ids" in said
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d sends it
+        plain = await client.post("/v1/recommendations", content='{"user_id": "user-1"}', headers=form)
+        assert plain.json()["detail"] == (
+            "body: send a JSON object, with the header Content-Type: application/json"
+        )
+        kind = {"Content-Type": "application/json"}
+        cut = await client.post("/v1/recommendations", content='{"user_id": "user-1"', headers=kind)
+        assert cut.json()["detail"].startswith("body: this is not JSON (")
+        lines = '{"user_id": "u", "bundle_id": "bundle-1"}\n{"user_id": "v", "bundle_id": "bundle-1"}\n'
+        unnamed = await client.post("/v1/interactions", content=lines, headers=form)
+        assert "each line goes with the header Content-Type: application/x-ndjson" in unnamed.json()["detail"]
+        wrong = await client.post("/v1/recommendations", json={"candidates": "some"})
+        assert "body.candidates: Input should be 'all' or 'new'" in wrong.json()["detail"]
+
+    with_client(run, check)
+
+
 def test_what_was_shown_lately_is_not_shown_again(run: Path) -> None:
     async def check(client: httpx.AsyncClient) -> None:
         first = await listed(client)

@@ -19,12 +19,14 @@ import yaml
 from service_client import linked_run
 from typer.main import get_command
 
-from coheat.cli import app, serve
+from coheat.cli import app, retrain, serve
 from coheat.service.keys import KeyRing
 from coheat.service.metrics import Metrics
 
+INDENTED = re.compile(r"(?:\n    [^\n]*|\n(?=\n    ))+")
 ROOT = Path(__file__).parents[2]
-assert serve  # it adds its commands to `app`
+assert retrain  # they add their commands to `app`
+assert serve
 START = [sys.executable, "-c", "from coheat.cli import main; main()"]
 
 
@@ -239,3 +241,26 @@ def test_the_image_builds_and_holds_no_torch() -> None:
         timeout=120,
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_the_nightly_jobs_are_commands_that_exist() -> None:
+    page = (ROOT / "docs/nightly.md").read_text()
+    job = next(
+        yaml.safe_load(text)
+        for text in (block.group().replace("\n    ", "\n") for block in INDENTED.finditer(page))
+        if text.strip().startswith("apiVersion")
+    )
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    [line] = pod["containers"][0]["args"]
+    assert pod["restartPolicy"] == "Never"  # a policy for failures demands it
+    assert "--from http" in line  # the state of a service on another machine cannot be read from its files
+    cron = next(text for text in page.splitlines() if "30 3 * * *  " in text)
+    systemd = next(text for text in page.splitlines() if "ExecStart=" in text)
+    assert r"date +\%F" in cron
+    assert "$$(date +%%F)" in systemd
+    command = get_command(app).commands["retrain"]  # type: ignore[attr-defined]
+    for text in (line, cron, systemd.rstrip("'")):
+        words = text.partition("coheat retrain ")[2].replace("$(date", "DATE").split()
+        context = command.make_context("retrain", [word for word in words if "%F" not in word])
+        assert str(context.params["reload"]).endswith(":8000")
+        assert Path(context.params["run"]).name == "shop"

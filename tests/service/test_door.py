@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -20,6 +21,7 @@ from service_common import SMALL, serving
 from service_door import withstand
 
 from coheat.errors import ConfigError
+from coheat.service import connections
 from coheat.service.app import create_app
 from coheat.service.connections import Gathering
 from coheat.service.limits import Limits, usable_connections
@@ -289,3 +291,73 @@ def test_the_head_of_an_answer_is_sent_with_what_follows_and_never_kept() -> Non
     asyncio.run(write())
     expected = [b"HTTP/1.1 200\r\n\r\nbody", b"", b"more", b"HTTP/1.1 100\r\n\r\n", b"HTTP/1.1 400\r\n\r\n"]
     assert (sent.parts, sent.is_closed) == (expected, True)
+
+
+HOST = b"HTTP/1.1\r\nHost: localhost\r\n"
+LIVE, POST = b"GET /health/live " + HOST, b"POST /v1/previews " + HOST
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ([LIVE + b"\r\n" + LIVE + b"\r\n" + LIVE + b"Connection: close\r\n\r\n"], [200, 200, 200]),
+        ([LIVE[:20], LIVE[20:] + b"Connection: close\r\n\r\n"], [200]),
+        ([b"GET /health/live HTTP/1.0\r\nHost: localhost\r\n\r\n"], [200]),
+        ([LIVE + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"], [200]),
+        ([b"GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n"], [400]),
+        ([b"nonsense\r\n\r\n"], [400]),
+        ([LIVE + b"X-Long: ", *[b"x" * 5_000] * 14], [400]),
+        ([b"GET /" + b"x" * 100_000], [400]),
+        ([b"\r\n" * 50_000], [400]),
+        ([POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}"], [400]),
+        (
+            [POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"]
+            + [b"X-Trailer: " + b"x" * 5_000 + b"\r\n"] * 14,
+            [400],
+        ),
+    ],
+    ids=[
+        "three together", "in two pieces", "HTTP/1.0", "an upgrade", "no host", "nonsense",
+        "a long head", "a long address", "nothing but line ends", "two lengths", "endless trailers",
+    ],
+)  # fmt: skip
+def test_what_is_sent_is_answered_in_turn_and_has_an_end(
+    run: Path, sent: list[bytes], expected: list[int]
+) -> None:
+    async def check() -> None:
+        async with listening(run, Limits()) as (ports, _):
+            reader, writer = await connect(ports[0])
+            for part in sent:
+                with suppress(OSError):
+                    writer.write(part)
+                    await writer.drain()
+                await asyncio.sleep(0.01)
+            answered = b""
+            with suppress(OSError):
+                answered = await asyncio.wait_for(reader.read(), 10)
+            assert [int(code) for code in re.findall(rb"HTTP/1.1 (\d+) ", answered)] == expected
+            assert await get(ports[0]) == 200
+
+    asyncio.run(check())
+
+
+def test_who_sends_on_without_waiting_is_not_read_ahead_of_the_answers(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request asks for more of its body, even if it has all of it: that must not read those behind it."""
+    monkeypatch.setattr(connections, "PIPELINED_SECONDS", 0.02)
+    body = b'{"item_ids": ["item-0-0"]}'
+    one = POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    async def check() -> None:
+        async with listening(run, Limits()) as (ports, server):
+            reader, writer = await connect(ports[0])
+            writer.write(one * 100_000)
+            answered = b""
+            while answered.count(b"HTTP/1.1 ") < 20:
+                answered += await asyncio.wait_for(reader.read(1 << 16), 10)
+            (held,) = [len(other._held) for other in server.server_state.connections]
+            writer.transport.abort()
+            assert 0 < held <= 1 << 19, "about what one look at the socket gives"
+
+    asyncio.run(check())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -12,7 +12,6 @@ from pydantic import AfterValidator
 from starlette.responses import Response
 
 from coheat.errors import DataError, UnknownIdError
-from coheat.ids import shortened
 from coheat.recommender import Recommender
 from coheat.service.schemas import MAX_ID, MAX_K, MAX_ROWS
 from coheat.service.state import State
@@ -100,18 +99,6 @@ N = TypeVar("N", bound=Numbered)
 def page_of(found: list[N], limit: int) -> tuple[list[N], int | None]:
     """One page of rows of which one more was asked for, and after which number the next page begins."""
     return found[:limit], found[limit - 1].sequence if len(found) > limit else None
-
-
-def known_bundles(model: Recommender, names: Sequence[str]) -> tuple[list[str], str | None]:
-    """Those of these bundles that are there, and a sentence about the others.
-
-    To leave them out costs nothing; the library's own error looks for similar ids, which holds up all lists.
-    """
-    known = [name for name in names if model.has_bundle(name)]
-    if len(known) == len(names):
-        return known, None
-    missing = next(name for name in names if not model.has_bundle(name))
-    return known, f"{len(names) - len(known)} unknown bundle ids left out, such as {shortened(missing)}"
 
 
 async def asked(request: Request, question: Callable[[Recommender], T]) -> T:

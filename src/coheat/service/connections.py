@@ -4,8 +4,8 @@ A connection that sends no head, sends its body drop by drop, or does not take i
 costs nobody a place among those who are answered. It is let go of when its time is over, and before that as
 soon as the room is needed: the peer with the most connections gives way first.
 
-This is uvicorn's protocol with limits around it: its parser (h11) stood up to everything that was sent to it,
-and its class is open to be extended, which is what making room for others takes.
+This is uvicorn's protocol with limits around it. Its parser (httptools) is compiled, and its class is open to
+be extended, which is what making room for others takes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from coheat.service.limits import Limits
 from coheat.service.metrics import Metrics
@@ -27,6 +27,10 @@ PATIENCE = 0.25
 """Seconds after which somebody who sends or reads slowly may have to give way."""
 IDLE = 3
 """The rank of those who wait between two requests: the last to give way, one at a time."""
+HEAD_BYTES = 1 << 16
+"""An id of 1,000 emoji takes 12,000 characters in an address."""
+READ_AT_ONCE = 2048
+"""Bytes: to read on, request after request, for somebody who waits for no answer keeps the others waiting."""
 PIPELINED_SECONDS = 0.25
 """Between two requests that were sent together: nobody who does so may ask faster than those who wait."""
 REFUSAL = (
@@ -145,7 +149,19 @@ class Gathering:
         self._transport.close()
 
 
-class Connection(H11Protocol):
+class Flow(FlowControl):
+    """Reads nothing more while something read waits for its turn, whoever asks for it: each request asks."""
+
+    def __init__(self, transport: asyncio.Transport, held: bytearray):
+        super().__init__(transport)
+        self._held = held
+
+    def resume_reading(self) -> None:
+        if not self._held:
+            super().resume_reading()
+
+
+class Connection(HttpToolsProtocol):
     """uvicorn's protocol, which counts among the connections of its listener and knows what it waits for."""
 
     def __init__(self, listeners: dict[int, Connections], *arguments: Any, **options: Any):
@@ -157,10 +173,15 @@ class Connection(H11Protocol):
         """When it began to wait for what it waits for now."""
         self.answered = 0
         self._head_begun = False
+        self._waits_for_body = False
+        self._held = bytearray()
+        self._unread = 0
+        """Bytes that came since the last head, part of a body, or end of a request was whole."""
         self._stalled_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
+        self.flow = Flow(self.transport, self._held)
         self.peer = str(self.client[0]) if self.client else ""
         others = self.listeners[(self.server[1] if self.server else None) or 0]
         if others.add(self):
@@ -181,24 +202,54 @@ class Connection(H11Protocol):
         waited = self._waits_for_head
         if waited and not self._head_begun:
             self._head_begun, self.since = True, time.monotonic()  # its first byte counts, not its latest
-        super().data_received(data)
+        self._held += data
+        self._read_on()
         if waited and not self._waits_for_head:
             self._head_begun, self.since = False, time.monotonic()
             if not self.answered:
                 self.others.has_asked(self)
 
+    def _read_on(self) -> None:
+        """Read what has come, up to a request that has to wait for the answer to the one before it."""
+        while self._held and not self.pipeline and not self.transport.is_closing():
+            part = bytes(self._held[:READ_AT_ONCE])
+            del self._held[:READ_AT_ONCE]
+            self._unread += len(part)
+            super().data_received(part)
+            if self._unread > HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of this request is too long.")
+        if self._held:
+            self.flow.pause_reading()
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() == "1.1" and [name for name, _ in self.headers].count(b"host") != 1:
+            raise ValueError("a request names one host")  # answered with 400
+        super().on_headers_complete()
+        self._waits_for_body, self._unread = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._waits_for_body, self._unread = False, 0
+        super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        self.cycle.keep_alive = False  # the parser reads no further
+
     def on_response_complete(self) -> None:
         self.answered += 1
         self.since = time.monotonic()
-        if self._has_next:
-            self.loop.call_later(PIPELINED_SECONDS, super().on_response_complete)
+        if self.pipeline:  # the next request was sent without waiting for this answer
+            self.loop.call_later(PIPELINED_SECONDS, self._go_on)
         else:
-            super().on_response_complete()
+            self._go_on()
 
-    @property
-    def _has_next(self) -> bool:
-        """Whether the next request was sent without waiting for this answer."""
-        return self.conn.their_state is h11.DONE and bool(self.conn.trailing_data[0])
+    def _go_on(self) -> None:
+        super().on_response_complete()
+        self._read_on()
+        self.flow.resume_reading()
 
     def pause_writing(self) -> None:
         self._stalled_since = time.monotonic()
@@ -210,11 +261,8 @@ class Connection(H11Protocol):
 
     @property
     def _waits_for_head(self) -> bool:
-        return bool(self.conn.their_state is h11.IDLE)
-
-    @property
-    def _waits_for_body(self) -> bool:
-        return bool(self.conn.their_state is h11.SEND_BODY)
+        """Whether all that was asked is answered: the latest request is the last to be."""
+        return not self._waits_for_body and (self.cycle is None or self.cycle.response_complete)
 
     def rank(self, now: float) -> int | None:
         """Who gives way first, if room is needed; None for those who are being answered."""

@@ -99,8 +99,8 @@ async def knob(request: Request, name: PathId, value: schemas.Value) -> Response
 @router.patch("/knobs/{name}", response_model=schemas.Knob, responses=responses(404))
 async def turn(request: Request, name: PathId, wanted: schemas.KnobValue) -> Response:
     """Let a knob stand at this value from now on: it is stored, and holds after a restart and for the next
-    model, until it is turned again. With null it stands as the service was started (`--welcome 2`), or else
-    as the model was trained."""
+    model, until it is turned again. With null it stands as the service was started, or else as the
+    model was trained."""
     state = state_of(request)
     await state.turn(name, wanted.value)
     return answer(_knob(name, await state.ask(lambda model: model.knobs.get(name, 0.0))))

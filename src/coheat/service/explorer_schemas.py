@@ -12,7 +12,7 @@ Fields = dict[str, str | float | bool | None]
 
 
 class Named(Input):
-    """Bundles and items whose columns are asked for."""
+    """Bundles and items whose columns are requested."""
 
     bundle_ids: Ids = Field(default_factory=list)
     item_ids: Ids = Field(default_factory=list)
@@ -20,7 +20,7 @@ class Named(Input):
 
 
 class Descriptions(BaseModel):
-    """What the columns say of bundles and items, by id; those that are not there are left out."""
+    """The columns of bundles and items, by id; unknown ones are left out."""
 
     bundles: dict[str, Fields]
     items: dict[str, Fields]
@@ -30,7 +30,7 @@ class Descriptions(BaseModel):
 
 
 class Knob(BaseModel):
-    """What may be turned: how it stands, and how far it goes."""
+    """A knob: its value and its range."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ class Catalogue(BaseModel):
 
 
 class Step(BaseModel):
-    """Taken so often, a bundle would stand in so many of the lists."""
+    """If taken this often, a bundle would be in this many of the lists."""
 
     taken: int
     in_lists: int
@@ -85,7 +85,7 @@ class Standing(BaseModel):
 
 
 class KnobValue(Input):
-    """Where a knob is to stand; null: where it stood when the service was started."""
+    """The value to set a knob to; null: the value it had when the service was started."""
 
     value: Annotated[float, Field(ge=0, le=1e6)] | None
     model_config = example(value=2.0)
@@ -110,7 +110,7 @@ class Turned(BaseModel):
 
 class Part(BaseModel):
     """Of bundles taken at least `least` and at most `most` times: what share of a score is history, items and
-    being new, on the average over places in lists."""
+    being new, averaged over places in lists."""
 
     least: int
     most: int
@@ -121,7 +121,7 @@ class Part(BaseModel):
 
 
 class Parts(BaseModel):
-    """What scores are made of, by how often bundles were taken; empty where that cannot be told."""
+    """What scores are made of, by how often bundles were taken; empty if that is not known."""
 
     parts: list[Part]
     model_config = example(

@@ -143,7 +143,11 @@ async def _rows(request: Request) -> tuple[Sequence[schemas.NewInteraction], boo
     body = await request.body()
     if _is_ndjson(request):
         return _lines(body), False
-    document = _parsed(body, "body")
+    try:
+        document = _parsed(body, "body")
+    except DataError as error:
+        hint = "one interaction in each line goes with the header Content-Type: application/x-ndjson"
+        raise DataError(f"{error}; {hint}") from None
     if isinstance(document, dict) and "interactions" not in document:
         return [_checked(schemas.NewInteraction, document, "body")], True
     return _checked(schemas.NewInteractions, document, "body").interactions, False

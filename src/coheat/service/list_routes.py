@@ -19,7 +19,6 @@ from coheat.service.asking import (
     columns_asked,
     conditions,
     decoded,
-    known_bundles,
     state_of,
 )
 from coheat.service.lists import Asker, UserList, Wanted
@@ -91,7 +90,6 @@ async def _list_of(state: State, user_id: str, query: ListQuery) -> Response:
 async def recommendations_by_belongings(request: Request, question: schemas.Question) -> Response:
     """What is given is added to what is known of the user; one who was not in training is folded in from it.
     Ids that are not there are left out, and `note` says so. Changes nothing."""
-    taken, without = known_bundles(state_of(request).served.recommender, question.bundle_ids)
     candidates = question.candidates
     wanted = Wanted(
         question.k,
@@ -105,12 +103,12 @@ async def recommendations_by_belongings(request: Request, question: schemas.Ques
         "" if question.rules is None else _comparable(question.rules),
     )
     shown = await _shown(request, question)
-    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(taken), shown)
+    asker = Asker(question.user_id or "", tuple(question.item_ids), tuple(question.bundle_ids), shown)
     try:
         found = await state_of(request).recommend(asker, wanted)
     except UnknownIdError as error:  # an id in a body that is not there is not an address that is not there
         raise DataError(str(error)) from None
-    return _listed(question.user_id, found, without)
+    return _listed(question.user_id, found)
 
 
 async def _shown(request: Request, question: schemas.Question) -> tuple[str, ...]:
@@ -118,7 +116,7 @@ async def _shown(request: Request, question: schemas.Question) -> tuple[str, ...
     if question.not_shown_for is None:
         return ()
     if question.user_id is None:
-        raise DataError("not_shown_for goes with user_id: of others it is not known what they were shown")
+        raise DataError("not_shown_for needs user_id: without it nobody knows what the user was shown")
     user_id, since = question.user_id, time.time() - question.not_shown_for
     return tuple(await state_of(request).read(lambda records: records.shown_since(user_id, since)))
 
@@ -128,7 +126,7 @@ def _comparable(document: dict[str, Any]) -> str:
     return json.dumps(document, sort_keys=True)
 
 
-def _listed(user_id: str | None, found: UserList, without: str | None = None) -> Response:
+def _listed(user_id: str | None, found: UserList) -> Response:
     rows: list[dict[str, Any]] = [
         {"bundle_id": bundle_id, "score": score, "rank": rank, "is_new": is_new}
         for _, bundle_id, score, rank, is_new in found.rows
@@ -140,7 +138,7 @@ def _listed(user_id: str | None, found: UserList, without: str | None = None) ->
         "user_id": user_id,
         "source": found.source,
         "recommendations": rows,
-        "note": "; ".join(filter(None, (without, found.note))) or None,
+        "note": found.note,
         "recommendation_id": new_list_id(found.side, found.model),
         "model": found.model,
     }

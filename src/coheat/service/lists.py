@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from coheat.ids import shortened
 from coheat.recommender import Recommendation, Recommendations
+from coheat.recommender.known import STRANGER
 from coheat.service.served import LoadedModel
 
 
@@ -121,7 +122,11 @@ class Lists:
         with self._queueing:
             waiting = self._waiting.pop(kind)
         started = time.thread_time()
-        lists = _lists(self.models(kind.side), kind.side, [asker for asker, _ in waiting], kind.wanted)
+        askers = [asker for asker, _ in waiting]
+        try:
+            lists = _lists(self.models(kind.side), kind.side, askers, kind.wanted)
+        except Exception as error:  # whatever it is: somebody waits for an answer
+            lists = dict.fromkeys(askers, error)
         if kind.is_plain:
             latest = (time.thread_time() - started) / len(lists)
             before = self.seconds.get(kind.side, latest)
@@ -192,13 +197,18 @@ def _one_by_one(
 
 
 def note(found: Recommendations, user_id: str, rows: Sequence[Recommendation]) -> str | None:
-    """What there is to say about a list: what was left out for everybody, why it is short, and which of its
-    bundles are placed by an average."""
+    """What there is to say about a list: what was left out, why it is short, and which of its bundles are
+    placed by an average. That nobody knows the user is no news: `source` says so."""
     own, about = f"user {shortened(user_id)}: ", found.about_bundles
     others = set(about.values()) - {about[row.bundle_id] for row in rows if row.bundle_id in about}
     for_all = [one for one in found.notes if not one.startswith("user ") and one not in others]
-    short = [one.removeprefix(own).replace(", ", ": ", 1) for one in found.notes if one.startswith(own)]
-    return "; ".join([*for_all, *(one for one in short if user_id in found.short and INSTEAD in one)]) or None
+    about_user = [one.removeprefix(own) for one in found.notes if one.startswith(own)]
+    told = [
+        one.replace(", ", ": ", 1) if user_id in found.short and INSTEAD in one else one
+        for one in about_user
+        if not one.startswith(STRANGER)
+    ]
+    return "; ".join([*for_all, *told]) or None
 
 
 def _deliver(waiting: Waiting, lists: dict[Asker, ListOrError]) -> None:

@@ -235,9 +235,11 @@ class Middleware:
         address: Address | None = scope["state"]["address"]
         if address is None:
             if _is_guarded(path) or path.startswith("/health/"):
-                raise Refused(404, "there is no such address; /openapi.json names all", "address")
+                raise Refused(404, "there is no such address; /openapi.json lists them all", "address")
             if method not in ("GET", "HEAD"):
-                raise Refused(405, f"a page is not for {_known(method)}", "method", {"Allow": "GET, HEAD"})
+                raise Refused(
+                    405, f"a page cannot be requested with {_known(method)}", "method", {"Allow": "GET, HEAD"}
+                )
             return
         if method not in address.methods and not (method == "HEAD" and "GET" in address.methods):
             detail = f"{address.template} does not know {_known(method)}, but {address.allow}"
@@ -253,7 +255,7 @@ class Middleware:
             return self.keys.required()
         except (CoheatError, OSError) as error:
             log.error("%s", error)
-            raise Refused(503, "the keys cannot be read; nobody is let in", "keys") from None
+            raise Refused(503, "the keys cannot be read, so every request is refused", "keys") from None
 
     def _check_key(self, scope: Scope, given: str) -> None:
         key = self.keys.find(given)

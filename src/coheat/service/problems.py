@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
@@ -34,6 +35,9 @@ EXPLAINED = {
     500: "A fault of ours; the request id finds it in the log.",
     503: "Too much in progress, or the disk does not take it; nothing was changed.",
 }
+
+NOT_AN_OBJECT = ("model_attributes_type", "model_type", "dict_type")
+"""What pydantic calls a body that is something else, which one without its header is, too."""
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -96,7 +100,26 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         # What was sent is not repeated: it may be huge, secret, or not even text.
-        said = [
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()[:5]
-        ]
+        fields = _fields_of(request)
+        said = [_sentence(fault, fields) for fault in error.errors()[:5]]
         return problem(422, "; ".join(said), request.state.id)
+
+
+def _sentence(fault: dict[str, Any], fields: list[str]) -> str:
+    """Where in the request something is wrong, and what; a field that is not known with those that are."""
+    # Which of several forms of a value was tried, such as list[str], is no place in the request.
+    place = [str(part) for part in fault["loc"] if "[" not in str(part)]
+    if fault["type"] == "extra_forbidden" and len(place) == 2 and fields:
+        return f"{'.'.join(place)}: there is no such field; there are: {', '.join(fields)}"
+    if fault["type"] == "json_invalid":
+        return f"body: this is not JSON ({fault['ctx']['error']}, at character {place[-1]})"
+    if place == ["body"] and fault["type"] in NOT_AN_OBJECT:
+        return "body: send a JSON object, with the header Content-Type: application/json"
+    return f"{'.'.join(place)}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+def _fields_of(request: Request) -> list[str]:
+    """The fields that the body of this request may have, where that is one kind of object."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    described = None if body is None else body.field_info.annotation
+    return sorted(described.model_fields) if isinstance(described, type(BaseModel)) else []

@@ -38,12 +38,12 @@ Candidates = Annotated[list[Id], Field(max_length=MAX_CANDIDATES)]
 Time = Annotated[
     float | str,
     AfterValidator(times.seconds_of),
-    Field(description="ISO 8601 (UTC where no zone is given), or Unix seconds."),
+    Field(description="ISO 8601 (UTC if no zone is given), or Unix seconds."),
 ]
 
 
 class Input(BaseModel):
-    """A body that is sent to us: a field we do not know is a mistake worth telling."""
+    """A request body; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ SUMMER = {"bundle_id": "summer", "item_ids": ["tent", "lamp", "stove"]}
 
 
 class NewBundle(Input):
-    """A bundle to publish, and what there is to say of it: title, price, ends or any other column."""
+    """A bundle to publish, with its columns: title, price, ends or any other."""
 
     bundle_id: Id
     item_ids: ItemIds
@@ -72,7 +72,7 @@ class BundleItems(Input):
 
 
 class NewInteraction(Input):
-    """A user was shown a bundle, clicked on it, or took it; now, where no time is given."""
+    """A user was shown a bundle, clicked on it, or took it; now, if no time is given."""
 
     user_id: Id
     bundle_id: Id
@@ -88,7 +88,7 @@ class NewInteraction(Input):
 
 
 class NewInteractions(Input):
-    """Many of them; all are recorded, or none."""
+    """Many interactions; all are recorded, or none."""
 
     interactions: Annotated[list[NewInteraction], Field(min_length=1, max_length=MAX_ROWS)]
     model_config = example(interactions=[{"user_id": "ann", "bundle_id": "summer", "kind": "shown"}])
@@ -96,13 +96,13 @@ class NewInteractions(Input):
 
 @dataclass(frozen=True)
 class RecordedInteraction(Recorded):
-    """What recording one interaction came to."""
+    """The result of recording one interaction."""
 
     kind: store.Kind
 
 
 class RecordedInteractions(BaseModel):
-    """What recording many came to: `recorded` were not known before, `counted` were positive and new to the
+    """The result of recording many: `recorded` were not known before, `counted` were positive and new to the
     model."""
 
     received: int
@@ -130,7 +130,7 @@ class Interaction(BaseModel):
 
 
 class InteractionPage(BaseModel):
-    """Some of the interactions, oldest first; `next` is what `after` is for the next page, or null."""
+    """Some of the interactions, oldest first; `next` is the `after` of the next page, or null."""
 
     interactions: list[Interaction]
     next: int | None
@@ -150,7 +150,7 @@ class Preview(Input):
 
     item_ids: ItemIds
     k: K = 10
-    fields: Annotated[Names | None, Field(description="Columns to give with bundles that are alike.")] = None
+    fields: Annotated[Names | None, Field(description="Columns to return with similar bundles.")] = None
     model_config = example(item_ids=["tent", "lamp"], k=5)
 
 
@@ -168,7 +168,7 @@ class Question(Input):
         dict[str, dict[str, Any]] | None,
         Field(description='Conditions by column: {"price": {"at_most": 30}}.'),
     ] = None
-    fields: Annotated[Names | None, Field(description="Columns to give with each bundle.")] = None
+    fields: Annotated[Names | None, Field(description="Columns to return with each bundle.")] = None
     only_on_offer: bool = True
     now: Annotated[Time | None, Field(description="The moment that decides what is on offer.")] = None
     rules: Annotated[
@@ -177,7 +177,11 @@ class Question(Input):
     ] = None
     not_shown_for: Annotated[
         float | None,
-        Field(gt=0, le=MAX_SECONDS, description="Leave out what was shown to the user in the last seconds."),
+        Field(
+            gt=0,
+            le=MAX_SECONDS,
+            description="Leave out what was shown to the user in the last this many seconds.",
+        ),
     ] = None
     model_config = example(
         item_ids=["tent"], bundle_ids=["winter"], k=5, where={"price": {"at_most": 30}}, fields=["title"]
@@ -185,7 +189,7 @@ class Question(Input):
 
 
 class Recommended(BaseModel):
-    """One place in a list; `is_new`: nobody had taken it when the model was trained, or it came since."""
+    """One place in a list; `is_new`: nobody had taken it when the model was trained, or it came later."""
 
     bundle_id: str
     score: float
@@ -196,9 +200,9 @@ class Recommended(BaseModel):
 
 
 class Recommendations(BaseModel):
-    """A user's list, best first. `source` says what it rests on; `note` why it is shorter than asked.
+    """A user's list, best first. `source` says where it comes from; `note` why it is shorter than asked.
 
-    Interactions that come of it may name its `recommendation_id`; `model` is the fingerprint of the model.
+    Interactions that result from it may name its `recommendation_id`; `model` is the model's fingerprint.
     """
 
     user_id: str | None
@@ -230,21 +234,21 @@ class Bundle(BundleInfo):
 
 @dataclass(frozen=True)
 class Item:
-    """An item, and what is said of it."""
+    """An item and its columns."""
 
     item_id: str
     columns: dict[str, ColumnValue]
 
 
 class Found(BaseModel):
-    """A bundle or an item that was searched for, and its title where it has one."""
+    """A bundle or an item that a search found, with its title if it has one."""
 
     id: str
     title: str | None
 
 
 class SearchPage(BaseModel):
-    """What a search found, best first; `complete`: whether everything was looked at in the time there was."""
+    """What a search found, best first; `complete`: whether everything was searched in the available time."""
 
     bundles: list[Found]
     items: list[Found]
@@ -253,7 +257,7 @@ class SearchPage(BaseModel):
 
 
 class SaidColumns(BaseModel):
-    """What was said of a bundle or an item since training; null where a value was taken away."""
+    """Columns of a bundle or an item that were set since training; null where a value was removed."""
 
     sequence: int
     subject: Literal["bundle", "item"]
@@ -262,7 +266,7 @@ class SaidColumns(BaseModel):
 
 
 class ColumnPage(BaseModel):
-    """Some of what was said, oldest first; `next` as in a page of interactions."""
+    """Some of the columns that were set, oldest first; `next` as in a page of interactions."""
 
     columns: list[SaidColumns]
     next: int | None
@@ -292,7 +296,7 @@ class BundlePage(BaseModel):
 
 
 class PublishedBundle(BaseModel):
-    """A bundle as it was last written since training: its items, or null where it was removed.
+    """A bundle as it was last written since training: its items, or null if it was removed.
 
     `published_at` is null for one that was in training and was given other items, and for one that was
     removed; of that `removed_at` says when.
@@ -346,7 +350,7 @@ class ItemPage(BaseModel):
 
 
 class User(BaseModel):
-    """What a user has. `is_known`: from training; of others there is only what was recorded since."""
+    """What a user has. `is_known`: from training; for others there is only what was recorded since."""
 
     user_id: str
     is_known: bool
@@ -364,7 +368,7 @@ class Listener(BaseModel):
 
 
 class Audience(BaseModel):
-    """The users whom a bundle suits best, without those who took it; `note` says what is special."""
+    """The users whom a bundle suits best, without those who took it; `note` has remarks."""
 
     bundle_id: str
     audience: list[Listener]
@@ -375,7 +379,7 @@ class Audience(BaseModel):
 
 
 class Similar(BaseModel):
-    """The bundles most like one, best first."""
+    """The bundles most similar to one, best first."""
 
     bundle_id: str
     similar: list[SimilarBundle]
@@ -388,7 +392,7 @@ class Similar(BaseModel):
 
 
 class Previewed(BaseModel):
-    """What a bundle would reach if it were published; `note` says, for one, that the model knows no item."""
+    """What publishing a bundle would achieve; `note` has remarks, such as that no item is known."""
 
     audience: list[Listener]
     similar: list[SimilarBundle]
@@ -405,7 +409,7 @@ class Previewed(BaseModel):
 
 
 class ModelSide(BaseModel):
-    """One of the models that answer, and the share of users whom it answers."""
+    """One of the models in service, and the share of users it answers."""
 
     side: str
     share: float
@@ -453,7 +457,7 @@ class PopularityBin(BaseModel):
 
 
 class Statistics(BaseModel):
-    """The model at a glance: how unequal bundles are, how far their history counts, who enters lists.
+    """The model at a glance: how unevenly bundles are taken, how much history counts, what enters lists.
 
     `cold_share_of_lists` is the share of bundles nobody has taken among the first `list_length` places
     of `sampled_users` users.
@@ -480,7 +484,7 @@ class Statistics(BaseModel):
 
 
 class Problem(BaseModel):
-    """What went wrong (RFC 9457); `request_id` finds it in the service's log."""
+    """What went wrong (RFC 9457); look up `request_id` in the service's log."""
 
     type: str
     title: str

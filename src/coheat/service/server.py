@@ -35,8 +35,6 @@ from coheat.service.state import State
 from coheat.service.store import TOOK, Kind
 
 SECONDS_TO_FINISH = 30
-HEAD_BYTES = 1 << 16
-"""An id of 1,000 emoji takes 12,000 characters in an address."""
 SWITCH_SECONDS = 0.0001
 ACCEPTED_AT_ONCE = 128
 QUEUED_CONNECTIONS = 2048
@@ -132,7 +130,6 @@ def _config(app: FastAPI, listeners: dict[int, Connections]) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=ACCEPTED_AT_ONCE,
-        h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
         timeout_keep_alive=3600,  # see `Connections.end_overdue`
     )

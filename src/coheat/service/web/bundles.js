@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { steps } from "./charts.js";
 import { alikeRows, audienceRows } from "./compose.js";
 import { announce, byId, element, emptiness, fill, skeletons, trouble } from "./dom.js";
-import { bundleLink, date, describe, fieldsOf, forgetBundle, itemChip, picture, remarkLine, remarks, titleOf } from "./names.js";
+import { bundleLink, date, describe, fieldsOf, forgetBundle, itemChips, picture, remarkLine, remarks, titleOf } from "./names.js";
 import { linkTo } from "./people.js";
 import { searchBox } from "./search.js";
 import { number, t } from "./words.js";
@@ -142,7 +142,7 @@ function contents(bundle) {
   return panel(
     t("bundles.holds"),
     "holds-title",
-    element("ul", { class: "chips", id: "bundle-items" }, bundle.item_ids.map((itemId) => itemChip(itemId))),
+    element("ul", { class: "chips", id: "bundle-items" }, itemChips(bundle.item_ids)),
   );
 }
 

@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { language, number, t } from "./words.js";
 
 const AT_ONCE = 900;
+const HINTED_IDS = 10;
 const known = { bundles: new Map(), items: new Map() };
 
 /** Fetch what is said of these, where it is not known yet; then the functions below have it. */
@@ -76,6 +77,21 @@ export function itemChip(itemId, owned = false) {
     title,
     owned ? element("span", { class: "hidden" }, ` ${t("people.hasIt")}`) : null,
   );
+}
+
+/** Chips with the titles of items, each title once and how many have it; their ids as a hint. */
+export function itemChips(itemIds) {
+  const byTitle = new Map();
+  for (const id of itemIds) {
+    const same = byTitle.get(itemTitle(id)) ?? [];
+    same.push(id);
+    byTitle.set(itemTitle(id), same);
+  }
+  return [...byTitle].map(([title, ids]) => {
+    const several = ids.length > 1 ? ` × ${number(ids.length)}` : "";
+    const hint = ids.slice(0, HINTED_IDS).join(", ") + (ids.length > HINTED_IDS ? " …" : "");
+    return element("li", { class: "chip", title: title === hint ? null : hint }, title + several);
+  });
 }
 
 /** A link to the page of a bundle. */

@@ -43,7 +43,7 @@ function trust(why, contents) {
 }
 
 function byHistory(why) {
-  const own = carrying(why.user_bundles, "bundle_id").map(titleOf);
+  const own = distinct(carrying(why.user_bundles, "bundle_id").map(titleOf));
   if (why.history <= Math.max(why.items, 0) || own.length === 0) {
     return "";
   }
@@ -51,14 +51,17 @@ function byHistory(why) {
 }
 
 function byItems(why) {
-  const inside = carrying(why.bundle_items, "item_id").map(itemTitle);
-  const own = carrying(why.user_items, "item_id").map(itemTitle);
+  const inside = distinct(carrying(why.bundle_items, "item_id").map(itemTitle));
+  const own = distinct(carrying(why.user_items, "item_id").map(itemTitle));
   if (why.items <= 0 || inside.length === 0) {
     return "";
   }
   const fits = t("reason.fits", { count: inside.length, items: listed(inside) });
   return own.length === 0 ? t("reason.inside", { fits }) : t("reason.insideHas", { fits, own: listed(own) });
 }
+
+/** Several items may have one title, which is said once. */
+const distinct = (titles) => [...new Set(titles)];
 
 /** The ids that carry most, at most three, among those that speak for the bundle. */
 export function carrying(rows, name) {
