@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import common  # noqa: E402
+import filter_costs  # noqa: E402
 import plain  # noqa: E402
 import scaling  # noqa: E402
+import service_common  # noqa: E402
 import settings_grid  # noqa: E402
 import ten_times  # noqa: E402
 import training_speed  # noqa: E402
@@ -306,3 +309,13 @@ def test_every_step_of_ten_times_is_measured_in_a_small_world(tmp_path: Path) ->
         assert any(line.startswith(f"| {name} |") for line in lines), name
     grown = [found[factor]["train ember"]["batches_per_epoch"] for factor in ("1", "2")]
     assert grown[1] >= 2 * grown[0]
+
+
+def test_filter_costs_asks_for_what_it_says(tmp_path: Path) -> None:
+    shop = filter_costs.made_up_shop(replace(service_common.SMALL, n_bundles=4_000), tmp_path / "model")
+    times = filter_costs.measure(shop, filter_costs.MADE_UP, 2, 2)
+    assert set(times) == {*filter_costs.MADE_UP, filter_costs.FIRST}
+    for name, asked in filter_costs.MADE_UP.items():
+        if "%" in name:
+            said = int(name.partition("(")[2].partition("%")[0]) / 100
+            assert shop.lists(**asked).n_candidates / 4_000 == pytest.approx(said, abs=0.02)

@@ -175,7 +175,7 @@ def measure(run: Run, candidates: Candidates = "all") -> tuple[dict[str, Any], d
     """What is kept of a finished run, and the test metrics of each user."""
     about = run.artifact.description
     if about.reason == NOT_FINITE:
-        raise CoheatError(f"{NOT_FINITE} at last; epoch {about.best_epoch} was the best until then")
+        raise CoheatError(f"{NOT_FINITE} in the end; epoch {about.best_epoch} was the best until then")
     split = read_split(run.record.data_resolved)
     scorer = run.artifact.served()
     test = judge(scorer, split, "test", (K,), candidates)

@@ -84,7 +84,8 @@ class TrialTask(Task):
         split = self._split or prepared(Path(self.data), self.scenario, self.seed)
         if fingerprint(split) != self.fingerprint:
             raise ConfigError(
-                f"{self.data}: other data than where the command runs; all machines must share it"
+                f"{self.data}: its data differ from those where the command runs; all machines must share "
+                "them"
             )
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(self.outcome, {"settings": self.settings, **self._train(split)})
