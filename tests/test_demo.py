@@ -124,7 +124,7 @@ def test_the_verdict_on_young_bundles_names_the_best_first() -> None:
 def test_turning_the_knob_gives_places_to_new_bundles_and_takes_them_from_known_ones(done: Done) -> None:
     knob = done.found["knob"]
     turned = dict(knob["turned"])
-    assert list(turned) == sorted({*TURNS, knob["welcome"]})
+    assert list(turned) == sorted({*TURNS, knob["value"]})
     new, known = ([found[side] for found in turned.values()] for side in ("new", "known"))
     assert new[0] == 0, "hidden"
     assert new == sorted(new)
@@ -134,9 +134,9 @@ def test_turning_the_knob_gives_places_to_new_bundles_and_takes_them_from_known_
     assert known[0] > known[-1]
     # As the command line evaluates the finished runs, which have the knob as it was trained.
     reports = done.found["scenarios"]["all"]["models"]
-    for model, found in {OURS: turned[knob["welcome"]], **knob["rivals"]}.items():
+    for model, found in {OURS: turned[knob["value"]], **knob["rivals"]}.items():
         assert found["new"] == pytest.approx(reports[model]["test"]["by_popularity"]["0"][f"recall@{K}"])
-    assert f"here {knob['welcome']:g} times their fair share" in done.page
+    assert f"here {knob['value']:g} times their fair share" in done.page
 
 
 def test_what_is_printed_is_kept_beside_the_data(done: Done) -> None:

@@ -86,7 +86,7 @@ def test_a_flat_index_finds_everything(tmp_path: Path) -> None:
 def test_an_index_below_the_bound_is_refused_and_nothing_is_written(kind: Any, tmp_path: Path) -> None:
     served = recommender(3000, spread=1.5)
     with pytest.raises(
-        ConfigError, match=rf"the {kind} index finds .* of the exact 20 best, fewer than 99\.9%"
+        ConfigError, match=rf"the {kind} index finds .* of the exact 20 best, less than 99\.9%"
     ):
         export(served, tmp_path / "out", index=kind, recall_bound=0.999)
     assert list(tmp_path.iterdir()) == []
@@ -113,7 +113,7 @@ def test_bad_questions(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=says):
             export(served, tmp_path / "out", **options)  # type: ignore[arg-type]
     (tmp_path / "out").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         export(served, tmp_path / "out")
 
 
@@ -141,3 +141,10 @@ def test_what_the_dense_part_finds_alone_is_measured(tmp_path: Path) -> None:
         assert kept["dense_recall"] == report.dense_recall
         found.append(report.dense_recall["20"])
     assert found[0] > 0.95 > 0.7 > found[1]
+
+
+def test_what_is_on_offer_today_does_not_change_what_is_measured(tmp_path: Path) -> None:
+    served = recommender(150, overlap_weight=20.0)
+    before = export(served, tmp_path / "before", dense_part=True).dense_recall
+    served.hide_bundles([f"b{n}" for n in range(0, 150, 2)])
+    assert export(served, tmp_path / "after", dense_part=True).dense_recall == before

@@ -103,3 +103,10 @@ def test_every_public_name_is_there() -> None:
     assert set(coheat.__all__) <= set(dir(coheat))
     with pytest.raises(AttributeError, match="no attribute 'Recomender'"):
         _ = coheat.Recomender
+
+
+def test_a_models_own_knob_is_named_in_few_files() -> None:
+    """What one model needs stays with it: its files, the option, an example, and sentences for people."""
+    texts = (path for path in SOURCE.rglob("*") if path.suffix in {".py", ".toml", ".json", ".js", ".html"})
+    named = {str(path.relative_to(SOURCE)) for path in texts if "welcome" in path.read_text(encoding="utf-8")}
+    assert len(named) <= 6, sorted(named)

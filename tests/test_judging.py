@@ -80,6 +80,11 @@ def test_rivals_stand_beside_a_model_and_the_sentence_says_who_won(planted: Spli
     said = sentence(found, "popularity")
     assert "worse than counting" in said
     assert "--model counting" in said
+    assert found["bundles"] == found["of_bundles"] == planted.train.n_bundles
+    taken = int((np.bincount(planted.validation.indices, minlength=planted.train.n_bundles) > 0).sum())
+    ended = replace(planted.train, ends=np.zeros(planted.train.n_bundles))
+    later = replace(planted, train=ended, times=(10.0, 20.0, 30.0))
+    assert beside_rivals(popular, later, "popularity", k=5, seed=0)["bundles"] == taken < found["of_bundles"]
     nothing = relation([], [], planted.validation.shape)
     assert beside_rivals(popular, replace(planted, validation=nothing), "popularity", 5, 0) == {}
 

@@ -94,6 +94,21 @@ def test_trainings_are_those_of_this_machine(cluster: Nodes, planted: Split, tmp
     assert "2 nodes" in said, "progress shows the cluster"
 
 
+def test_a_search_is_that_of_this_machine(cluster: Nodes, planted: Split, tmp_path: Path) -> None:
+    write_tables(planted, tmp_path / "data")
+    (tmp_path / "space.toml").write_text("[mfbpr]\nlearning_rate = { low = 1e-3, high = 1e-1, log = true }\n")
+    wanted = ("--model", "mfbpr", "--space", tmp_path / "space.toml", "--trials", 2, "--jobs", 2)
+    words = ("tune", tmp_path / "data", *wanted, "--set", "epochs=2", "--set", "embedding_size=8", "--json")
+    found = {}
+    for name, where in (("here", "here"), ("there", cluster.address)):
+        out, _ = run(cluster, "-c", MAIN, *words, "--out", tmp_path / name, "--on", where)
+        found[name] = [(trial["settings"], trial["value"]) for trial in json.loads(out)["trials"]]
+    assert len(found["here"]) == 2
+    assert found["here"] == found["there"]
+    best = [(tmp_path / name / "best.toml").read_bytes() for name in found]
+    assert best[0] == best[1]
+
+
 def trained(directory: Path) -> dict[str, bytes]:
     found = [*directory.rglob("*.safetensors")]
     return {str(path.relative_to(directory)): path.read_bytes() for path in found}

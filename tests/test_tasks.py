@@ -157,7 +157,7 @@ def test_stopped_with_the_one_who_asked(tmp_path: Path) -> None:
 def test_a_task_travels_as_text() -> None:
     task = SlowTask("/somewhere/a", 1.5, "ünï")
     assert from_text(to_text(task)) == task
-    with pytest.raises(TaskError, match="no task of coheat"):
+    with pytest.raises(TaskError, match="not a task of coheat"):
         from_text('{"task": "os:system", "values": {"command": "true"}}')
 
 

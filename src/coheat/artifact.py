@@ -140,7 +140,7 @@ class Artifact:
         if table.num_rows != len(ids):
             raise ArtifactError(f"{path}: {table.num_rows} rows for {len(ids)} {ids.kind}s; {ADVICE}")
         if len(set(table.column_names)) < table.num_columns:
-            raise ArtifactError(f"{path}: two columns have one name; {ADVICE}")
+            raise ArtifactError(f"{path}: two columns have the same name; {ADVICE}")
         try:
             columns = {name: from_arrow(table.column(name)) for name in table.column_names}
         except pa.ArrowException as error:
@@ -288,7 +288,7 @@ def load_artifact(directory: Path) -> Artifact:
         raise ArtifactError(f"{index}: does not name its files; {ADVICE}")
     for name, entry in files.items():
         if Path(name).name != name:
-            raise ArtifactError(f"{index}: {name!r} is no name of a file in it; {ADVICE}")
+            raise ArtifactError(f"{index}: {name!r} is not the name of a file in it; {ADVICE}")
         _verify(directory / name, build(File, entry, f"{index}, {name}"))
     description = build(Description, document.get("description"), f"{index}, description")
     if not isinstance(document.get("scores_itself"), bool):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,23 @@ class Source:
 class Parts:
     """The parts of one question, to be written one by one in any order."""
 
-    def __init__(self, recommender: Recommender, out: Path, question: Mapping[str, Any], now: float):
-        """`question` has the arguments of `Recommender.lists`; `now` is the moment it is answered for."""
+    def __init__(
+        self,
+        recommender: Recommender,
+        out: Path,
+        question: Mapping[str, Any],
+        now: float,
+        shown: Path | None = None,
+    ):
+        """`question` has the arguments of `Recommender.lists`; `now` is the moment it is answered for;
+        `shown` is a file of what is not to be shown again, of which parts keep no more than a digest."""
         self.out, self.k, self.part_size = out, int(question["k"]), int(question["part_size"])
         if self.part_size < 1:
-            raise ConfigError(f"part_size = {self.part_size}: at least one user is in a part")
-        self.lists = recommender.lists(**{**question, "now": now})
+            raise ConfigError(f"part_size = {self.part_size}: a part has at least one user")
+        self.lists = recommender.lists(**{**question, "now": now}, shown=shown_to_users(shown))
         asked = {
             **question,
+            **({} if shown is None else {"shown": sha256(shown.read_bytes()).hexdigest()}),
             "users": self.lists.n_users,
             "bundles": self.lists.n_candidates,
             "model": asdict(recommender.description),
@@ -112,6 +122,7 @@ class PartTask(Task):
     """What `recommender.lists` was asked here; the answer there has to be to the same."""
     expected: dict[str, Any]
     now: float
+    shown: str | None
     part: int
     path: str
     _parts: Parts | None = None
@@ -126,7 +137,7 @@ class PartTask(Task):
             different = [key for key, value in self.expected.items() if parts.question.get(key) != value]
             raise ArtifactError(
                 f"{self.run_path}: here it has another {', '.join(different)} than where the command runs; "
-                "is it the same file, or was it trained anew meanwhile?"
+                "is it the same file, or was it retrained meanwhile?"
             )
         parts.write(self.part)
 
@@ -139,12 +150,27 @@ _loaded: dict[str, Parts] = {}
 
 def _parts_of(task: PartTask) -> Parts:
     """Load the model once for all the parts that this process is given."""
-    key = json.dumps([task.run_path, task.knobs, task.new_bundles, task.out, task.question, task.now])
+    key = json.dumps(
+        [task.run_path, task.knobs, task.new_bundles, task.out, task.question, task.now, task.shown]
+    )
     if key not in _loaded:
         _loaded.clear()
         source = Source(Path(task.run_path), task.knobs, task.new_bundles)
-        _loaded[key] = Parts(source.load(), Path(task.out), task.question, task.now)
+        shown = None if task.shown is None else Path(task.shown)
+        _loaded[key] = Parts(source.load(), Path(task.out), task.question, task.now, shown)
     return _loaded[key]
+
+
+def shown_to_users(path: Path | None) -> dict[str, list[str]]:
+    """By user: the bundles that a table (user_id, bundle_id) says were shown to them."""
+    found: dict[str, list[str]] = {}
+    if path is None:
+        return found
+    from coheat.data.files import read_pairs
+
+    for user, bundle in zip(*read_pairs(path), strict=True):
+        found.setdefault(user, []).append(bundle)
+    return found
 
 
 def recommend_all(
@@ -163,6 +189,8 @@ def recommend_all(
     only_on_offer: bool = True,
     now: str | float | None = None,
     rules: Rules | Mapping[str, Any] | None = None,
+    exclude: Sequence[str] = (),
+    shown: Path | None = None,
     place: Place | None = None,
     source: Source | None = None,
 ) -> BatchReport:
@@ -171,7 +199,8 @@ def recommend_all(
     `on_again` is told of a part that is begun again, and why: its machine was lost.
 
     All lists are those of the moment of the call: bundles added meanwhile are for the next one. `where`,
-    `fields`, what is on offer and `rules` are those of `Recommender.recommend`; a field is one more column.
+    `fields`, what is on offer, `rules` and `exclude` are those of `Recommender.recommend`; a field is one
+    more column. `shown` is a table (user_id, bundle_id) of what is not to be shown again.
     Another `place` than this process (`coheat.tasks.place_for`) needs a `source` to load `recommender` from.
     """
     number, n_shards = shard
@@ -179,7 +208,7 @@ def recommend_all(
         raise ConfigError(f"shard {number}/{n_shards}: write i/n with i from 1 to n")
     if place is not None and source is None:
         raise ConfigError(
-            "another place makes the lists, so say where it loads the model from: source=Source(...)"
+            "the lists are made elsewhere, so say where to load the model from: source=Source(...)"
         )
     obeyed = Rules.of(rules)
     question = {
@@ -193,9 +222,10 @@ def recommend_all(
         **({} if only_on_offer else {"only_on_offer": False}),
         **({} if now is None else {"now": now}),
         **({} if obeyed is None else {"rules": obeyed.model_dump(mode="json")}),
+        **({"exclude": list(exclude)} if len(exclude) else {}),
     }
     moment = recommender.moment(now)  # one for all machines
-    parts = Parts(recommender, out, question, moment)
+    parts = Parts(recommender, out, question, moment, shown)
     _claim(out, parts.question)
     tasks = [
         PartTask(
@@ -208,6 +238,7 @@ def recommend_all(
             question=_as_read(question),
             expected=parts.question,
             now=moment,
+            shown=None if shown is None else str(shown.resolve()),
             part=part,
             path=str(parts.path(part).resolve()),
             _parts=parts,
@@ -289,7 +320,7 @@ def _check_same(path: Path, question: dict[str, Any]) -> None:
     if different:
         raise ArtifactError(
             f"{path.parent}: holds lists made with another {', '.join(different)}; "
-            "write to a new directory, or ask the same question to go on"
+            "write to a new directory, or use the same settings to go on"
         )
 
 

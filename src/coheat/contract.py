@@ -367,7 +367,7 @@ CHECKS: dict[str, Check] = {
 
 
 def run_check(name: str, model: type[Model], directory: Path) -> None:
-    """Run one check; where the model declares an exception to it, the check has to fail."""
+    """Run one check; if the model declares an exception to it, the check has to fail."""
     reason = model.contract_exceptions.get(name)
     if reason is None:
         CHECKS[name](model, directory)

@@ -37,7 +37,7 @@ class UnknownIdError(CoheatError):
 
 EXTRAS = {
     "train": ("torch", "numba", "llvmlite", "scipy", "matplotlib", "psutil"),
-    "serve": ("fastapi", "starlette", "uvicorn", "prometheus_client"),
+    "serve": ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client"),
     "postgres": ("psycopg", "psycopg_pool"),
     "export": ("faiss",),
     "tune": ("optuna",),

@@ -71,7 +71,7 @@ def export(
     if index is not None and index not in get_args(IndexKind):
         raise ConfigError(f"index {index!r}: choose {', '.join(get_args(IndexKind))}")
     if out.exists():
-        raise ConfigError(f"{out}: is there already; export to a new directory")
+        raise ConfigError(f"{out}: exists already; export to a new directory")
     tables = recommender.vectors(dense_part)
     left_out = recommender.beyond_vectors
     found = None if left_out is None else dense_recall(recommender, tables)
@@ -100,7 +100,8 @@ def dense_recall(recommender: Recommender, tables: dict[str, tuple[list[str], Fl
     for start in range(0, len(probes), 64):
         some = probes[start : start + 64]
         wanted: dict[str, list[int]] = {people[user]: [] for user in some.tolist()}
-        for one in recommender.recommend(list(wanted), k=K):
+        # What is on offer today is another matter: the vectors are those of all bundles.
+        for one in recommender.recommend(list(wanted), k=K, only_on_offer=False):
             wanted[one.user_id].append(rows[one.bundle_id])
         scores = users[some] @ bundles.T
         for line, (user, best_rows) in zip(scores, wanted.items(), strict=True):
@@ -164,7 +165,7 @@ def _build(kind: IndexKind, tables: dict[str, tuple[list[str], Floats]], bound: 
     recall = recall_of(index, bundles, users[_probes(len(users))])
     if recall < bound:
         raise ConfigError(
-            f"the {kind} index finds {recall:.1%} of the exact {K} best, fewer than {bound:.1%}; "
+            f"the {kind} index finds {recall:.1%} of the exact {K} best, less than {bound:.1%}; "
             "approximate search often fails on raw inner products: use --index flat, which is exact"
         )
     return index, recall

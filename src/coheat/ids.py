@@ -28,7 +28,7 @@ class Vocabulary:
         if len(self.index) != len(self.ids):
             seen: set[str] = set()
             twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
-            raise DataError(f"the {kind} id {twice!r} stands twice in the vocabulary")
+            raise DataError(f"the {kind} id {twice!r} is in the vocabulary twice")
 
     @classmethod
     def read(cls, path: Path, kind: str, count: int | None = None) -> Self:
@@ -103,7 +103,7 @@ class ArrowTexts(Sequence[str]):
         n_codes = len(np.unique(np.concatenate(codes))) if codes else 0
         texts = encoded.cast(pa.string()).combine_chunks() if n_codes == len(encoded) else None
         if encoded.null_count or texts is None or pc.count_distinct(texts).as_py() != len(texts):
-            raise ArtifactError(f"{path}: some of its ids are missing or stand there twice")
+            raise ArtifactError(f"{path}: some of its ids are missing or repeated")
         if len(texts) and pc.min(pc.binary_length(texts)).as_py() == 0:
             raise ArtifactError(f"{path}: an id is empty")
         return cls(texts)

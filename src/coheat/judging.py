@@ -59,7 +59,9 @@ def judge_on_file(
     if held_out.nnz < known.sum():
         notes.append(f"{path}: repeated interactions count once, those of training not at all")
     if not held_out.nnz:
-        raise DataError(f"{path}: none of its interactions is new to users and bundles of this model")
+        raise DataError(
+            f"{path}: none of its interactions is a new pair of a user and a bundle that this model knows"
+        )
     return evaluate(artifact.served().turned(**(knobs or {})), data, held_out, ks), notes
 
 
@@ -91,7 +93,8 @@ def beside_rivals(served: Served, split: Split, model: str, k: int, seed: int) -
         theirs = evaluate(rival.served(), judged.train, judged.validation, (k,), "offered", offered)
         found[name] = {metric: theirs.metrics[metric] for metric in metrics}
         against[name] = {metric: difference(ours, theirs, metric).to_dict() for metric in metrics}
-    return {"users": ours.n_users, "models": found, "against": against}
+    counts = {"users": ours.n_users, "bundles": int(offered.sum()), "of_bundles": len(offered)}
+    return {**counts, "models": found, "against": against}
 
 
 def some_users(held_out: Sparse, seed: int, most: int = MOST_USERS) -> Sparse:

@@ -141,7 +141,7 @@ def plot_warm_up(found: Levels, path: Path, metric: str, title: str) -> None:
     if not found or not all(found.values()):
         raise ConfigError(
             "--plot draws recall by the takers that bundles kept, which only the test part of the scenario "
-            "warm-up has; divide the data by it: coheat data split DIR --scenario warm-up --out OUT"
+            "warm-up has; split the data that way: coheat data split DIR --scenario warm-up --out OUT"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,7 @@ def _results_drawn(demo: Demo) -> Figures:
         "knob": (
             lambda axes: plots.draw_trade(axes, *_trade(demo)),
             "What is found of new and of known bundles as Ember's knob turns, without training again. The "
-            f"numbers are values of welcome; all else on this page has {demo.knob.welcome:g}. Scenario all; "
+            f"numbers are its values; all else on this page has {demo.knob.value:g}. Scenario all; "
             "right and up is better.",
         ),
         "warm-up": (
@@ -241,8 +241,8 @@ def _introduction(demo: Demo) -> list[str]:
         f"{world['average_bundle_size']:.1f} items on average.</p>",
         "<p>Ember scores a bundle that somebody has taken by its history and its items: two learned views, "
         "one of each, the bundles that go together with it, and what its items share with the user's. One "
-        "that nobody has taken is scored by its items alone. The knob <code>welcome</code> says how many "
-        f"places in the lists such new bundles get: here {demo.knob.welcome:g} times their fair share.</p>",
+        f"that nobody has taken is scored by its items alone. Its knob <code>{demo.knob.name}</code> says how"
+        f" many places in lists such new bundles get: here {demo.knob.value:g} times their fair share.</p>",
     ]
 
 

@@ -85,7 +85,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory and what it says of itself."""
+    """A run's directory and its record."""
 
     path: Path
     record: RunRecord
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def artifact(self) -> Artifact:
-        """The trained model; an ArtifactError that says how to go on where training is not done."""
+        """The trained model; if training is not finished, an ArtifactError that says how to go on."""
         if not self.finished:
             raise ArtifactError(
                 f"{self.path}: training is not finished; continue it with: {self.resume_command}"
@@ -114,13 +114,13 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One record per epoch: its seconds, loss terms, the model's facts and, where validated, metrics."""
+        """One record per epoch: its seconds, loss terms, the model's facts and, if validated, metrics."""
         lines = (self.path / HISTORY).read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     @property
     def resume_command(self) -> str:
-        """The exact command that goes on with this run."""
+        """The exact command that resumes this run."""
         record = self.record
         words = ["coheat", "train", record.data, "--model", record.model, "--preset", record.preset]
         words += ["--seed", str(record.seed)]
@@ -143,9 +143,9 @@ class Run:
     ) -> dict[str, Any]:
         """Metrics of the trained model on validation and test, ready for JSON.
 
-        The data is the run's own unless `data_dir` is given; `warnings` says where it differs from what
-        the model was trained with. A part with nothing to measure is None. With `on`, a file of later
-        interactions, the metrics on these. With `knobs`, the model is turned first: `{"welcome": 2.0}`.
+        The data are the run's own unless `data_dir` is given; `warnings` says how they differ from what the
+        model was trained with. A part with nothing to measure is None. With `on`, a file of later
+        interactions, the metrics are on these. `knobs` are set first.
         """
         artifact = self.artifact
         about = artifact.description
@@ -168,18 +168,18 @@ class Run:
         if report["test"] is None and report["validation"] is None:
             raise DataError(
                 f"{self.path}: nothing was held out that could be measured with candidates {candidates!r}; "
-                "judge it on a file of later interactions with --on FILE"
+                "evaluate it on a file of later interactions with --on FILE"
             )
         return {**report, "warnings": warnings}
 
     @property
     def rivals(self) -> dict[str, Any]:
-        """How the model stood beside simple rivals when it was trained; {} where nothing was validated."""
+        """How the model compared with simple rivals when it was trained; {} if nothing was validated."""
         path = self.path / RIVALS
         return read_json(path) if path.exists() else {}
 
     def split(self, data_dir: str | Path | None = None) -> tuple[Split, list[str]]:
-        """The split to judge on, and in which ways it is not the one the model was trained with."""
+        """The split to evaluate on, and how it differs from the one the model was trained with."""
         record, artifact = self.record, self.artifact
         places = [data_dir] if data_dir else [record.data_resolved, record.data]
         data_dir = next((place for place in map(Path, places) if holds_tables(place)), None)
@@ -197,8 +197,8 @@ class Run:
         if (trained.users, trained.bundles) != (split.train.users, split.train.bundles):
             raise DataError(
                 f"{data_dir}: its users or bundles are not those the model was trained on "
-                f"({trained.n_users} users, {trained.n_bundles} bundles), so it cannot judge this model; "
-                "train again on this data"
+                f"({trained.n_users} users, {trained.n_bundles} bundles), so the model cannot be evaluated "
+                "on it; train again on this data"
             )
         return split, [f"{data_dir}: not the data this model was trained with, or changed since"]
 
@@ -237,7 +237,7 @@ def fingerprint(split: Split) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """The run in a directory; what is not one is an ArtifactError."""
+    """The run in a directory; raises ArtifactError if there is none."""
     path = Path(path)
     if not path.is_dir():
         kind = "a file, not a run's directory" if path.exists() else "there is no such run"
@@ -273,13 +273,13 @@ def train_run(
     start: str | Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Run:
-    """Train a model on `data` (a directory, a `BundleData`, or frames by table) and leave it in `out`.
+    """Train a model on `data` (a directory, a `BundleData`, or frames by table) and write the run to `out`.
 
-    With `resume` an unfinished run goes on where it stopped and a finished one is left as it is; one
-    that was never begun begins. Its settings must be those it was begun with. Progress is shown where
-    somebody looks, unless a `watcher` of your own follows it. With `start`, a run or an artifact of the same
-    model, it starts from the vectors of that one and needs a share of the epochs only (`warm_share`).
-    Of several `ranks` each calls this alike; `coheat.workers` starts them.
+    With `resume` an unfinished run goes on where it stopped, a finished one is left as it is, and one that
+    was never started starts. Its settings must be those it was started with. Progress is shown in a terminal
+    or notebook, unless you pass a `watcher`. With `start`, a run or an artifact of the same model, training
+    starts from its vectors and needs only a share of the epochs (`warm_share`). With several `ranks`, each
+    makes the same call; `coheat.workers` starts them.
     """
     out = Path(out)
     chosen_device = choose_device(shared_device(device, model_name, ranks))
@@ -348,11 +348,12 @@ def fit_recommender(
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Recommender:
-    """Train a model on all interactions, in memory, and have a recommender.
+    """Train a model on all interactions, in memory, and return a recommender.
 
-    From three frames (pandas, polars or pyarrow) or, alone, a `BundleData`; `bundles` and `items` are frames
-    that say more of them, in columns such as title, category or ends. `settings` are those of the model
-    and of training, such as `epochs=20`. Nothing is held out, so nothing is validated: the last epoch counts.
+    The data are three frames (pandas, polars or pyarrow) or a single `BundleData`; `bundles` and `items` are
+    frames that describe them in columns such as title, category or ends. `settings` are those of the model
+    and of training, such as `epochs=20`. Nothing is held out, so nothing is validated: the last epoch is
+    used.
     """
     data = user_bundle
     if not isinstance(data, BundleData):

@@ -70,7 +70,9 @@ class TrainingSettings(Settings):
     warm_share: float = Field(
         0.0625, gt=0, le=1, description="share of the epochs that a start from a trained run still needs"
     )
-    skipped: int = Field(0, ge=0, description="epochs before the first, for which such a start stands")
+    skipped: int = Field(
+        0, ge=0, description="epochs that count as done, because training starts from a trained run"
+    )
 
 
 @dataclass(frozen=True)
@@ -180,11 +182,11 @@ def fit(
 ) -> FitResult:
     """Train `model`; afterwards it holds the state, parameters and buffers, of its best epoch.
 
-    With a `directory`, the history and checkpoints are written there, and `resume` goes on from the
-    last checkpoint with exactly the numbers an uninterrupted run would have had. A model with a backbone
-    that has no pretrained vectors yet gets them first. Without a `watcher` a bar is shown where somebody
-    looks, in a terminal or a notebook; `watcher=Watcher()` is silent. Several `ranks`, each a
-    process that calls this alike, train together, and the leading one has the model afterwards.
+    With a `directory`, the history and checkpoints are written there, and `resume` goes on from the last
+    checkpoint with exactly the numbers of an uninterrupted run. A model with a backbone gets its pretrained
+    vectors first, if it has none yet. Without a `watcher`, a progress bar is shown in a terminal or a
+    notebook; `watcher=Watcher()` is silent. Several `ranks`, each a process that makes the same call, train
+    together, and the leading one has the model afterwards.
     """
     if watcher is None:
         from coheat.progress import ProgressBar

@@ -18,7 +18,7 @@ from coheat.training import Record, Standing, TrainingSettings, Watcher
 
 
 class Several(Watcher):
-    """Tells every one of some watchers, in their order."""
+    """Passes everything on to several watchers, in order."""
 
     def __init__(self, *watchers: Watcher):
         self.watchers = watchers
@@ -51,8 +51,8 @@ class Several(Watcher):
 class TensorBoard(Watcher):
     """Losses, facts, validations and seconds of every epoch, for `tensorboard --logdir DIR`.
 
-    A run that is resumed goes on in the same directory; what was written of epochs that are trained again is
-    replaced.
+    A resumed run goes on in the same directory; epochs that are trained again replace what was written about
+    them.
     """
 
     def __init__(self, directory: str | Path):
@@ -89,7 +89,7 @@ class TensorBoard(Watcher):
 class MLflow(Watcher):
     """The same as a run of an MLflow experiment, with all settings as its parameters.
 
-    Where it is kept is `uri`, else what MLFLOW_TRACKING_URI says. A training that is resumed is a new run.
+    It is kept at `uri`, or else at MLFLOW_TRACKING_URI. A resumed training is a new run.
     """
 
     def __init__(self, experiment: str, uri: str | None = None):

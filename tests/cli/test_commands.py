@@ -163,10 +163,16 @@ def test_doctor(call: Call) -> None:
 def test_a_system_without_file_locks_is_told_by_doctor_and_by_who_needs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As on Windows, where there is no module fcntl."""
-    monkeypatch.setitem(sys.modules, "fcntl", None)
+    """As on Windows, where there is no module fcntl and none named resource."""
+    for name in ("fcntl", "resource"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "coheat.service.limits", raising=False)  # it is to be imported anew
     monkeypatch.setattr("platform.system", lambda: "Windows")
-    for words, status in ((("doctor",), 1), (("keys", "create", "RUN", "--name", "shop"), 2)):
+    for words, status in (
+        (("doctor",), 1),
+        (("keys", "create", "RUN", "--name", "shop"), 2),
+        (("serve", "RUN"), 2),
+    ):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["coheat", *words])
         with pytest.raises(SystemExit) as ended:
@@ -184,6 +190,12 @@ def test_help_has_examples(command: str, call: Call) -> None:
     assert "Example" in out
     assert f"coheat {command}" in out
     assert "--json" in out
+
+
+def test_help_shows_the_extra_to_install(call: Call) -> None:
+    """Brackets in help are markup unless they are escaped."""
+    _, out, _ = call("data", "prepare", "--help")
+    assert "pip install 'coheat[prepare]'" in " ".join(out.split())
 
 
 def mistakes() -> list[tuple[str, tuple[str, ...]]]:

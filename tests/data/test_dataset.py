@@ -107,7 +107,7 @@ def test_a_vocabulary_finds_positions_and_names_what_it_does_not_know() -> None:
 def test_a_vocabulary_refuses_empty_and_repeated_ids() -> None:
     with pytest.raises(DataError, match="user id is empty"):
         Vocabulary(["a", ""], "user")
-    with pytest.raises(DataError, match="item id 'b' stands twice"):
+    with pytest.raises(DataError, match="item id 'b' is in the vocabulary twice"):
         Vocabulary(["a", "b", "c", "b"], "item")
 
 

@@ -168,3 +168,12 @@ def test_of_an_id_that_stands_twice_the_first_row_counts(tmp_path: Path) -> None
     with pytest.warns(match="1 repeated id"):
         data = read_data(shop)
     assert [data.item_attributes.values(row)["title"] for row in range(3)] == ["Hat", "Cup", "Pot"]
+
+
+def test_tables_that_are_not_read_are_told(tmp_path: Path) -> None:
+    shop = lay_out(tmp_path / "shop", ".csv", {name: SHOP[name] for name in SHOP if name != "bundles"})
+    (shop / "bundle.csv").write_text("bundle_id,title\nsun,Picnic\n")
+    (shop / "mailed.csv.gz").write_bytes(b"")
+    (shop / "readme.txt").write_text("about these tables")
+    found = {(one.severity, one.file, one.hint) for one in check(shop).problems if "not read" in one.what}
+    assert found == {("warning", "bundle.csv", "did you mean bundles?"), ("note", "mailed.csv.gz", "")}

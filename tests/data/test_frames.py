@@ -43,7 +43,7 @@ def test_launch_times(make: Any) -> None:
     data = from_frames(make(USER_BUNDLE), make(USER_ITEM), make(BUNDLE_ITEM), bundles)
     assert data.bundles.ids == ("tea", "box", "sun")
     np.testing.assert_equal(data.launched, [7, 3, np.nan])
-    with pytest.raises(DataError, match=r"bundles: a list is no table.*bundle_id and launched"):
+    with pytest.raises(DataError, match=r"bundles: a list is not a table.*bundle_id and launched"):
         from_frames(make(USER_BUNDLE), make(USER_ITEM), make(BUNDLE_ITEM), ["tea"])
 
 
@@ -96,7 +96,7 @@ def test_mixed_types_are_an_error_that_says_what_to_do() -> None:
 
 
 def test_something_else_than_a_frame_is_an_error() -> None:
-    with pytest.raises(DataError, match=r"user_item: a list is no table; .* columns user_id and item_id"):
+    with pytest.raises(DataError, match=r"user_item: a list is not a table; .* columns user_id and item_id"):
         from_frames(pa.table(USER_BUNDLE), [("ann", "cup")], pa.table(BUNDLE_ITEM))
 
 

@@ -262,7 +262,7 @@ def test_one_moment_for_all_cannot_be_divided_by_time() -> None:
 def test_a_split_refuses_parts_that_overlap_or_do_not_fit() -> None:
     data = small_data([("u", "a"), ("u", "b")])
     nothing = relation([], [], (1, 2))
-    with pytest.raises(DataError, match="1 interactions stand in both train and test"):
+    with pytest.raises(DataError, match="1 interactions are in both train and test"):
         Split(data, nothing, relation([0], [1], (1, 2)))
     with pytest.raises(DataError, match="validation has shape"):
         Split(data, relation([], [], (2, 2)), nothing)

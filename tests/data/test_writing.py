@@ -126,7 +126,9 @@ def test_a_directory_that_is_not_empty_is_not_overwritten_unless_told(tmp_path: 
 def test_files_that_are_not_ours_are_never_removed(tmp_path: Path) -> None:
     write_tables(SHOP, tmp_path)
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match=r"not overwritten, because 'thesis.tex' in it is none of our files"):
+    with pytest.raises(
+        DataError, match=r"not overwritten, because 'thesis.tex' in it was not written by coheat"
+    ):
         write_tables(SHOP, tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     assert read_data(tmp_path).fingerprint == SHOP.fingerprint
@@ -141,7 +143,7 @@ def test_an_empty_directory_is_filled_and_a_missing_parent_is_made(tmp_path: Pat
 
 def test_a_file_in_the_way_and_a_bad_name_are_sentences(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="a file stands there"):
+    with pytest.raises(DataError, match="there is a file of that name"):
         write_tables(SHOP, tmp_path / "file")
     with pytest.raises(DataError, match="becomes part of a file's name"):
         write_research(SHOP, tmp_path / "shop", "a/b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def test_a_refused_description_changes_nothing(shop: Recommender) -> None:
         ({"b0": {"price": "cheap"}}, "price is a number; 'cheap' is not"),
         ({"b0": {"available": 1}}, "available is true or false"),
         ({"b0": {"colour": 3}}, "colour is a text"),
-        ({"b0": {"": 3}}, "no name of a column"),
+        ({"b0": {"": 3}}, "not a column name"),
         ({"b0": {"colour": "green"}, "b1": {"ends": "never"}}, "ends is a time"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -273,6 +274,17 @@ def test_an_artifact_whose_columns_do_not_fit_is_refused(shop: Recommender, tmp_
             artifact.contents()
         with pytest.raises(ArtifactError, match=r"bytes instead of|checksum"):
             load_artifact(tmp_path / "model")
+
+
+def test_titles_are_searched_even_where_ids_take_all_the_time() -> None:
+    class Slow(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            time.sleep(0.05)
+            return super().__iter__()
+
+    titles = column_of(["Tea", "Cup"], "text", "title")
+    found = search(Slow(["a", "b"]), np.ones(2, dtype=np.bool_), titles, "cup", 5, seconds=0.02)
+    assert [one.id for one in found.found] == ["b"]
 
 
 def test_search_finds_titles_and_ids_and_stops_in_time(shop: Recommender) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 from coheat_served import serve, trained
 from test_artifact import save
@@ -80,9 +81,33 @@ def test_tables_and_notes_for_people(model: Path, call: Call, tmp_path: Path) ->
     assert "popular and new" in err
 
 
+def test_what_was_shown_and_what_is_excluded_is_in_no_list(model: Path, call: Call, tmp_path: Path) -> None:
+    first = document(call("recommend", model, "--user", "user-0-0", "-k", 5, "--json"))["recommendations"]
+    before = [row["bundle_id"] for row in first]
+    shown = tmp_path / "shown.csv"
+    shown.write_text(f"user_id,bundle_id\nuser-0-0,{before[0]}\nuser-0-0,{before[2]}\nnobody,{before[1]}\n")
+    without = ["--shown", shown, "--exclude", before[3], "-k", 5, "--json"]
+    rows = document(call("recommend", model, "--user", "user-0-0", *without))["recommendations"]
+    found = [row["bundle_id"] for row in rows]
+    assert found[:2] == [before[1], before[4]]
+    lists = tmp_path / "lists"
+    document(call("batch", model, "--out", lists, *without))
+    table = parquet.read_table(lists).to_pylist()
+    assert [row["bundle_id"] for row in table if row["user_id"] == "user-0-0"] == found
+    assert before[3] not in {row["bundle_id"] for row in table}
+    assert document(call("batch", model, "--out", lists, *without))["parts_kept"] == 1
+    shown.write_text(f"user_id,bundle_id\nuser-0-0,{before[0]}\n")
+    status, _, err = call("batch", model, "--out", lists, *without)
+    assert (status, "another shown" in " ".join(err.split())) == (2, True)
+    only = document(call("batch", model, "--out", tmp_path / "one", "--candidate", before[0], "--json"))
+    assert 0 < only["rows"] <= 48
+
+
 @pytest.mark.parametrize(
     ("says", "arguments"),
     [
+        ("there is no such file", ("recommend", "{model}", "--user", "a", "--shown", "{tmp}/none.csv")),
+        ("there is no such file", ("batch", "{model}", "--out", "{tmp}/o", "--shown", "{tmp}/none.csv")),
         ("unknown bundle id 'nothing'", ("audience", "{model}", "nothing")),
         ("unknown bundle id 'nothing'", ("similar", "{model}", "nothing")),
         ("not valid JSON", ("audience", "{model}", "x", "--new-bundle", "{{")),

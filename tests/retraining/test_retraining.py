@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import PostgresServer, programs
 from retraining_shop import PROGRAM, SETTINGS, ask, coheat, environment, news, serving, write_shop
 
 from coheat.data.dataset import BundleData, pairs
@@ -105,11 +107,33 @@ def test_a_running_service_gives_the_same_as_its_directory(shop: Place, tmp_path
     assert found[0]["counts"] == found[1]["counts"]
 
 
+@pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL here (Debian's package: postgresql)")
+def test_a_database_gives_the_same_as_a_directory_and_is_trained_from(shop: Place, tmp_path: Path) -> None:
+    place, run = shop
+    mine = tmp_path / "shop"
+    shutil.copytree(run, mine)
+    server = PostgresServer(fsync="off")
+    try:
+        address = server.address()
+        coheat("state", "copy", f"{run}.service", address)
+        found = [
+            coheat("data", "collect", source, "--data", place / "data", "--out", tmp_path / name, "--json")
+            for name, source in (("beside", f"{run}.service"), ("asked", address))
+        ]
+        assert found[0]["fingerprint"] == found[1]["fingerprint"]
+        assert found[0]["counts"] == found[1]["counts"]
+        outcome = coheat("retrain", mine, "--from", address, "--out", tmp_path / "tuesday", "--json")
+    finally:
+        server.remove()
+    assert outcome["collected"]["interactions"] > 0
+    assert "fresh" in Recommender.load(tmp_path / "tuesday").bundle_ids
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("nowhere", "nothing to collect from"),
-        ("http://127.0.0.1:9", "no answer of a service"),
+        ("http://127.0.0.1:9", "no service answers there"),
         ("http://", "not the address"),
         ("{place}/data", "no such file"),
     ],
@@ -227,4 +251,4 @@ def test_retraining_says_what_is_missing(shop: Place, tmp_path: Path) -> None:
     assert "another retraining" in other
     answer = coheat("retrain", run, "--from", state, "--out", tmp_path / "second", "--reload",
                     "http://127.0.0.1:9", status=2)  # fmt: skip
-    assert "no answer of a service" in answer
+    assert "no service answers there" in answer

@@ -18,7 +18,15 @@ from coheat.errors import ConfigError
 from coheat.evaluation.intervals import Interval
 from coheat.recommender import Recommender
 from coheat.retraining import publishing
-from coheat.retraining.judging import FEWEST_USERS, LARGEST_SHARE, Judgement, catch_up, judge, prepare
+from coheat.retraining.judging import (
+    FEWEST_USERS,
+    LARGEST_SHARE,
+    Judgement,
+    _lists,
+    catch_up,
+    judge,
+    prepare,
+)
 from coheat.retraining.retrain import retrain
 from coheat.runs import Run, train_run
 from coheat.training import Watcher
@@ -90,6 +98,25 @@ def test_a_model_is_level_with_itself(old: Run) -> None:
     same = judge(exam, Recommender.load(old.path), other)
     assert all(gap == Interval(0.0, 0.0, 0.0) for gap in same.differences.values())
     assert not same.is_worse
+
+
+def test_what_was_taken_after_its_end_is_judged_all_the_same(old: Run) -> None:
+    data = later(read_data(old.record.data_resolved), 60)
+    over = replace(data, ends=np.full(data.n_bundles, 1_000_000_000.0))
+    exam = prepare(over, artifact(old), [])
+    assert np.array_equal(np.flatnonzero(exam.offered), np.unique(exam.bundles))
+    found = judge(exam, Recommender.load(old.path), Recommender.load(old.path))
+    assert found.old["recall@20"] > 0
+
+
+def test_an_old_model_that_knows_nothing_of_what_was_taken_lists_nothing(old: Run) -> None:
+    data = later(read_data(old.record.data_resolved), 60)
+    exam = prepare(data, artifact(old), [])
+    only_fresh = np.array([name == "fresh" for name in data.bundles.ids])
+    removed = Recommender.load(old.path)
+    catch_up(removed, exam.known)
+    removed.remove_bundles(["fresh"])
+    assert (_lists(removed, ["u1"], exam.known, only_fresh) == -1).all()
 
 
 def test_clearly_worse_needs_a_whole_interval_and_enough_users() -> None:

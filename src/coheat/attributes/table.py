@@ -102,9 +102,7 @@ class Attributes:
 
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
-        raise ConfigError(
-            f"{shortened(str(name))} is no name of a column: write 1 to {LONGEST_NAME} characters"
-        )
+        raise ConfigError(f"{shortened(str(name))} is not a column name: use 1 to {LONGEST_NAME} characters")
     return name
 
 

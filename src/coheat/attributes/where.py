@@ -76,7 +76,7 @@ def _key(where: Where) -> str:
             raise ConfigError(f"where has more than {MOST_CONDITIONS} conditions")
         return json.dumps(where, sort_keys=True, default=str)
     except (TypeError, ValueError, RecursionError):
-        raise ConfigError(f"where holds what JSON does not have; write it like {FORM}") from None
+        raise ConfigError(f"where holds a value that JSON cannot express; write it like {FORM}") from None
 
 
 def _holds(column: Column, n: int, name: str, operator: str, wanted: object) -> Mask:

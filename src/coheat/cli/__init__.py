@@ -18,7 +18,7 @@ from coheat.errors import CoheatError, extra_of
 
 app = typer.Typer(
     name="coheat",
-    help="Recommend bundles that nobody has bought yet.",
+    help="Recommend bundles, including those that nobody has bought yet.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -58,14 +58,15 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(  # noqa: ARG001
-        False, "--version", help="Print the version and stop.", callback=_show_version, is_eager=True
+        False, "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
     ),
     memory_limit: str | None = typer.Option(
         None,
         "--memory-limit",
         metavar="SIZE",
         envvar="COHEAT_MEMORY_LIMIT",
-        help="Read nothing that would take more memory, such as 4GB; without it, no more than is free.",
+        help="Refuse to read files that would take more memory than this, such as 4GB. Default: the free "
+        "memory.",
     ),
 ) -> None:
     if memory_limit is not None:

@@ -18,7 +18,7 @@ def audience(
     k: int = K,
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
-    include_seen: bool = typer.Option(False, "--include-seen", help="Also users who took it already."),
+    include_seen: bool = typer.Option(False, "--include-seen", help="Include users who took it already."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Find the users most likely to want a bundle.

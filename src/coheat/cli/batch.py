@@ -10,6 +10,8 @@ import typer
 from coheat.cli import app
 from coheat.cli.output import console, errors, note, print_json
 from coheat.cli.serving import (
+    CANDIDATE,
+    EXCLUDE,
     FIELDS,
     KNOB,
     NEW_BUNDLES,
@@ -18,6 +20,7 @@ from coheat.cli.serving import (
     ON,
     RULES,
     RUN,
+    SHOWN,
     WHERE,
     K,
     add_bundles,
@@ -32,33 +35,40 @@ from coheat.errors import ConfigError
 @app.command()
 def batch(
     run: Path = RUN,
-    out: Path = typer.Option(..., metavar="DIR", help="Where the parts go; the same one to go on."),
+    out: Path = typer.Option(
+        ..., metavar="DIR", help="Where to write the parts; use the same directory to go on."
+    ),
     k: int = K,
     candidates: str = typer.Option("all", help="all bundles, or new: those nobody took in training."),
+    candidate_ids: list[str] = CANDIDATE,
+    exclude: list[str] = EXCLUDE,
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
-    include_seen: bool = typer.Option(False, "--include-seen", help="Also what the user took already."),
+    include_seen: bool = typer.Option(False, "--include-seen", help="Include what the user took already."),
     where: str | None = WHERE,
     fields: str | None = FIELDS,
     include_not_on_offer: bool = NOT_ON_OFFER,
     now: str | None = NOW,
     rules: str | None = RULES,
-    shard: str = typer.Option("1/1", metavar="I/N", help="Do every N-th part, from the I-th on."),
+    shown: Path | None = SHOWN,
+    shard: str = typer.Option("1/1", metavar="I/N", help="Do every N-th part, starting with the I-th."),
     part_size: int = typer.Option(
-        10_000, min=1, help="Users in a part; memory grows with it, not with users."
+        10_000, min=1, help="Users per part; memory grows with this, not with the number of users."
     ),
     on: str = ON,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Recommend to all users of training, written as Parquet (user_id, bundle_id, score, rank).
+    """Write lists for all users in training as Parquet (user_id, bundle_id, score, rank).
 
-    Parts that are there already are kept, so the same command goes on where it was stopped.
+    Finished parts are kept, so the same command goes on where it was stopped.
 
     Examples:
 
         coheat batch runs/youshu --out lists -k 20
 
         coheat batch runs/shop --out lists --where '{"price": {"at_most": 30}}' --fields title
+
+        coheat batch runs/shop --out lists --shown shop-today/shown.parquet
 
         coheat batch runs/youshu --out lists --on 10.0.0.1:6379
 
@@ -68,12 +78,13 @@ def batch(
     from coheat.recommender import Recommender
     from coheat.tasks import place_for
 
-    chosen, which = candidates_of(candidates, ()), _parse_shard(shard)
+    chosen, which = candidates_of(candidates, candidate_ids), _parse_shard(shard)
     asked = asked_for(where, fields, include_not_on_offer, now, rules)
     recommender = Recommender.load(run, **turned(knob))
     add_bundles(recommender, new_bundles, quiet=as_json)
     source = Source(run, turned(knob), named_bundles(new_bundles))
-    with errors.status("recommending to all users") as status, place_for(on, out=out, reads=[run]) as place:
+    read = [run] if shown is None else [run, shown]
+    with errors.status("recommending to all users") as status, place_for(on, out=out, reads=read) as place:
 
         def told(done: int, parts: int) -> None:
             status.update(", ".join(filter(None, (f"part {done} of {parts}", place.describe()))))
@@ -89,6 +100,8 @@ def batch(
             told,
             on_again=lambda part, why: note(f"{part}: {why}; it is begun again"),
             **asked,
+            exclude=exclude,
+            shown=shown,
             place=place,
             source=source,
         )

@@ -13,9 +13,12 @@ SOURCE = (
     "A state directory (RUN.service, or --state), a backup of it, a database (postgresql://...), or the "
     "address of a running service."
 )
-KEY = typer.Option(None, "--key", envvar="COHEAT_KEY", help="The service's key, where it wants one.")
+KEY = typer.Option(None, "--key", envvar="COHEAT_KEY", help="The service's key, if it requires one.")
 POSITIVE = typer.Option(
-    ["took"], "--positive", metavar="KIND", help="What counts as taken: took, clicked; repeatable."
+    ["took"],
+    "--positive",
+    metavar="KIND",
+    help="Which interactions count as taken: took, clicked; repeatable.",
 )
 
 
@@ -23,7 +26,7 @@ POSITIVE = typer.Option(
 def collect(
     source: str = typer.Argument(..., metavar="SOURCE", help=SOURCE),
     data: Path = typer.Option(..., "--data", metavar="DIR", help="The tables to add to."),
-    out: Path = typer.Option(..., "--out", metavar="DIR2", help="Where the tables with both are written."),
+    out: Path = typer.Option(..., "--out", metavar="DIR2", help="Where to write the merged tables."),
     positive: list[str] = POSITIVE,
     key: str | None = KEY,
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the data that stand in --out."),
@@ -31,7 +34,7 @@ def collect(
 ) -> None:
     """Merge what a service recorded and published into the tables of DIR, times included.
 
-    The service may be running. Collecting again adds what is new since, and nothing twice.
+    The service may be running. Collecting again adds only what is new.
 
     Examples:
 

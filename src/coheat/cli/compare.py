@@ -38,9 +38,9 @@ def compare(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Compare runs on the same interactions, with intervals (95%, drawn over users) of the differences.
+    """Compare runs on the same interactions, with 95% intervals of the differences (bootstrapped over users).
 
-    Differences are those to the first run.
+    Differences are from the first run.
 
     Examples:
 
@@ -77,7 +77,7 @@ def compare(
         for name, run in opened.items():
             if run.record.fingerprint != first.record.fingerprint:
                 raise DataError(
-                    f"{name}: trained on another split than {first.path}, so one test cannot judge both; "
+                    f"{name}: trained on another split than {first.path}, so no one test part suits both; "
                     "compare them on a file of later interactions with --on FILE"
                 )
             judged = judge(run.artifact.served(), split, part, k, candidates)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def _ask(address: str) -> dict[str, Any]:
             return document
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{address}: no answer of a service ({error}); is it running, and is COHEAT_KEY set?"
+            f"{address}: no service answers there ({error}); is it running, and is COHEAT_KEY set?"
         ) from None
 
 

@@ -28,7 +28,7 @@ DIRECTORY = typer.Argument(
 AS_JSON = typer.Option(False, "--json", help="Print one JSON document instead.")
 FORMAT = typer.Option("parquet", "--format", help="Parquet tables, or the text layout of published data.")
 SEED = typer.Option(0, min=0, help="Same seed, same outcome.")
-OVERWRITE = typer.Option(False, "--overwrite", help="Replace the data that stand in --out.")
+OVERWRITE = typer.Option(False, "--overwrite", help="Replace the data in --out.")
 Format = Literal["parquet", "research"]
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -50,9 +50,9 @@ def _working(what: str, as_json: bool) -> Iterator[None]:
 
 @data_app.command()
 def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
-    """Tell everything that is wrong with the data in DIR, with rows and hints.
+    """Report everything that is wrong with the data in DIR, with rows and hints.
 
-    Exit status 0: they can be used; 1: errors were found.
+    Exit status 0: the data can be used; 1: errors were found.
 
     Example:
 
@@ -165,22 +165,22 @@ def _what_is_dated(found: Stats) -> list[str]:
 def split(
     directory: Path = DIRECTORY,
     scenario: str = typer.Option(
-        ..., help="warm, cold, all, cold-ratio, time, warm-up, or published: as DIR is divided already."
+        ..., help="warm, cold, all, cold-ratio, time, warm-up, or published: as DIR is split already."
     ),
     out: Path = typer.Option(..., metavar="DIR", help="Where to write the split."),
     seed: int = SEED,
     ratios: str = typer.Option("7:1:2", help="train : validation : test."),
     cold_share: float | None = typer.Option(
-        None, help="cold-ratio: which share (0 to 1) of test interactions falls on cold bundles."
+        None, help="cold-ratio: the share (0 to 1) of test interactions with cold bundles."
     ),
     times: tuple[str, str] | None = typer.Option(
         None, metavar="T1 T2", help="time: when validation and test begin (dates or Unix seconds)."
     ),
     at_least: int | None = typer.Option(
-        None, min=2, help="warm-up: takers that a bundle must have to be thinned; 20, fewer in small data."
+        None, min=2, help="warm-up: takers a bundle needs to be thinned. Default: 20, fewer in small data."
     ),
     clean: bool = typer.Option(
-        False, "--without-leaks", help="Take out of user_item what only held-out bundles explain."
+        False, "--without-leaks", help="Remove items from user_item that only held-out bundles explain."
     ),
     file_format: Format = FORMAT,
     overwrite: bool = OVERWRITE,
@@ -189,7 +189,7 @@ def split(
     """Divide the interactions in DIR into train, validation and test.
 
     warm: interactions at random. cold: bundles at random. all: half of validation and test from bundles
-    that are not in training. cold-ratio: a chosen share of them. time: later interactions judge. warm-up:
+    that are not in training. cold-ratio: a chosen share of them. time: later interactions. warm-up:
     some bundles keep only 0, 1, 2, 4, 8 or 16 of their takers, as if they were just launched.
 
     Examples:
@@ -273,7 +273,9 @@ def synth(
         "demo", help="Sizes: demo, small-bundles, large-bundles, youshu, netease or ifashion."
     ),
     seed: int = SEED,
-    users: int | None = typer.Option(None, help="Number of users; this and the next ones change --like."),
+    users: int | None = typer.Option(
+        None, help="Number of users; this and the next options override --like."
+    ),
     bundles: int | None = typer.Option(None, help="Number of bundles."),
     items: int | None = typer.Option(None, help="Number of items."),
     user_bundle: int | None = typer.Option(None, help="Number of user-bundle interactions."),
@@ -324,16 +326,16 @@ def prepare(
     ),
     out: Path = typer.Option(..., metavar="DIR2", help="Where to write the prepared data."),
     memory_limit: str = typer.Option(
-        "1GB", metavar="SIZE", help="About as much memory is taken, whatever the size of the tables."
+        "1GB", metavar="SIZE", help="About how much memory to use, whatever the size of the tables."
     ),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Turn tables of any size, also larger than memory, into arrays that are mapped instead of read.
+    """Turn tables of any size, even larger than memory, into memory-mapped arrays.
 
-    DIR2 then stands for DIR in every command that takes data: train, evaluate, data stats, check and split.
-    Ids and their order are the same, and so are all results. A command that was stopped, however it was,
-    goes on where it was when it is called again. Needs pip install 'coheat[prepare]'.
+    DIR2 can then replace DIR in every command that takes data: train, evaluate, data stats, check and split.
+    Ids, their order and all results stay the same. If the command is stopped or killed, run it again to go
+    on. Needs pip install 'coheat\\[prepare]'.
 
     Examples:
 

@@ -18,16 +18,20 @@ if TYPE_CHECKING:
 
 @app.command()
 def demo(
-    out: Path = typer.Option(Path("demo"), "--out", metavar="DIR", help="Where data, runs and report go."),
+    out: Path = typer.Option(
+        Path("demo"), "--out", metavar="DIR", help="Where to write data, runs and report."
+    ),
     seed: int = typer.Option(0, min=0, help="Same seed, same shop and same numbers."),
-    quick: bool = typer.Option(False, "--quick", help="A tiny shop and a few epochs: seconds, poor numbers."),
-    as_json: bool = typer.Option(False, "--json", help="Print everything that was found as JSON."),
+    quick: bool = typer.Option(
+        False, "--quick", help="A tiny shop and a few epochs: takes seconds, with poor numbers."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print all results as JSON."),
 ) -> None:
-    """Train and judge Ember on a made-up shop, recommend, add a new bundle, and write a report.
+    """Train and evaluate Ember on a made-up shop, recommend, add a new bundle, and write a report.
 
-    CoHeat, counting and popularity are judged beside it. At last Ember learns from everything: that is the
-    run to serve. Takes about two minutes on two cores. Run again, it replaces its own output and nothing
-    else.
+    CoHeat, counting and popularity are evaluated beside it. In the end Ember learns from everything: that
+    is the run to serve. Takes about two minutes on two cores. Running it again replaces its own output and
+    nothing else.
 
     Examples:
 
@@ -147,16 +151,16 @@ def _show_knob(found: Knob) -> None:
 
     from coheat.demo import K
 
-    _headline("The knob: how welcome are new bundles? Scenario all, without training again")
+    _headline("The knob: how many places for new bundles? Scenario all, without training again")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("welcome", f"Recall@{K} of new bundles", "of known ones"):
+    for name in (found.name, f"Recall@{K} of new bundles", "of known ones"):
         table.add_column(name, justify="right")
-    for welcome, sides in found.turned:
+    for value, sides in found.turned:
         table.add_row(
-            f"{welcome:g}",
+            f"{value:g}",
             f"{sides.new:.4f}",
             f"{sides.known:.4f}",
-            style="bold" if welcome == found.welcome else None,
+            style="bold" if value == found.value else None,
         )
     console.print(table)
 

@@ -35,9 +35,9 @@ class Check:
 
 @app.command()
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """Look at Python, packages, threads, compiled kernels, memory and disk, and say what is wrong.
+    """Check Python, packages, threads, compiled kernels, memory and disk, and say what is wrong.
 
-    Exits with status 1 if something is.
+    Exits with status 1 if something is wrong.
 
     Example:
 

@@ -16,23 +16,23 @@ from coheat.cli.serving import KNOB, turned
 def evaluate(
     run: Path = typer.Argument(..., metavar="RUN", help="What coheat train --out wrote."),
     data: Path | None = typer.Option(
-        None, metavar="DIR", help="Judge on this data instead of the run's own."
+        None, metavar="DIR", help="Evaluate on this data instead of the run's own."
     ),
     k: list[int] = typer.Option([20], "--k", "-k", min=1, help="Length of the lists; repeatable."),
     on: Path | None = typer.Option(
-        None, metavar="FILE", help="Judge on this file of later interactions (user_id, bundle_id) instead."
+        None, metavar="FILE", help="Evaluate on this file of later interactions (user_id, bundle_id) instead."
     ),
     candidates: str = typer.Option(
         "all",
         help="all bundles; cold: those that nobody took in training; offered: those on offer at the time.",
     ),
     by_popularity: bool = typer.Option(
-        False, "--by-popularity", help="Recall by how often a bundle was taken in training."
+        False, "--by-popularity", help="Also show recall by how often a bundle was taken in training."
     ),
     plot: Path | None = typer.Option(
         None, metavar="FILE", help="Draw recall by takers kept (scenario warm-up): .png or .svg."
     ),
-    welcome: float | None = KNOB,
+    knob: float | None = KNOB,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure a trained model on the test and validation parts of its split.
@@ -46,15 +46,13 @@ def evaluate(
         coheat evaluate runs/shop --on yesterday.csv
 
         coheat evaluate runs/young --plot warm-up.png
-
-        coheat evaluate runs/shop --welcome 2
     """
     from coheat.errors import ConfigError
     from coheat.runs import open_run
 
     if candidates not in ("all", "cold", "offered"):
         raise ConfigError(f"--candidates {candidates!r}: choose all, cold or offered")
-    knobs, opened = turned(welcome), open_run(run)
+    knobs, opened = turned(knob), open_run(run)
     report = opened.evaluate(data, k, candidates, by_popularity, on, knobs)  # type: ignore[arg-type]
     if plot is not None:
         from coheat.plots import plot_warm_up

@@ -23,18 +23,18 @@ def explain(
     user: str = typer.Argument(..., metavar="USER", help="The user."),
     bundle: str = typer.Argument(..., metavar="BUNDLE", help="The bundle, old or new."),
     items: list[str] = typer.Option(
-        [], "--item", metavar="ITEM", help="What a user has who was not in training; repeatable."
+        [], "--item", metavar="ITEM", help="An item the user has besides those in training; repeatable."
     ),
     bundles: list[str] = typer.Option(
-        [], "--bundle", metavar="BUNDLE", help="What a user took who was not in training; repeatable."
+        [], "--bundle", metavar="BUNDLE", help="A bundle the user took besides those in training; repeatable."
     ),
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
     fields: str | None = FIELDS,
-    k: int = typer.Option(5, "-k", "--k", min=1, help="Lines to show of each list; --json has all."),
+    k: int = typer.Option(5, "-k", "--k", min=1, help="Lines to show of each part; --json has all."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Take a score apart: its terms, by the bundle's items, and by what the user has.
+    """Break a score down: by its terms, by the bundle's items, and by what the user has.
 
     Examples:
 

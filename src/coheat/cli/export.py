@@ -26,7 +26,7 @@ def export(
     dense_part: bool = typer.Option(
         False,
         "--dense-part",
-        help="Of a score that is more than an inner product (ember), that part, measured by what it finds.",
+        help="If a score is more than an inner product (ember), export that part, and measure what it finds.",
     ),
     new_bundles: list[str] = NEW_BUNDLES,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),

@@ -9,6 +9,8 @@ import typer
 from coheat.cli import app
 from coheat.cli.output import note, print_json
 from coheat.cli.serving import (
+    CANDIDATE,
+    EXCLUDE,
     FIELDS,
     KNOB,
     NEW_BUNDLES,
@@ -16,6 +18,7 @@ from coheat.cli.serving import (
     NOW,
     RULES,
     RUN,
+    SHOWN,
     WHERE,
     K,
     add_bundles,
@@ -32,36 +35,35 @@ from coheat.errors import ConfigError
 @app.command()
 def recommend(
     run: Path = RUN,
-    users: list[str] = typer.Option([], "--user", metavar="ID", help="For whom; repeatable."),
+    users: list[str] = typer.Option([], "--user", metavar="ID", help="The user to recommend to; repeatable."),
     k: int = K,
     candidates: str = typer.Option("all", help="all bundles, or new: those nobody took in training."),
-    candidate_ids: list[str] = typer.Option(
-        [], "--candidate", metavar="BUNDLE", help="Choose among these bundles only; repeatable."
-    ),
-    exclude: list[str] = typer.Option([], metavar="BUNDLE", help="Leave this bundle out; repeatable."),
+    candidate_ids: list[str] = CANDIDATE,
+    exclude: list[str] = EXCLUDE,
     items: list[str] = typer.Option(
-        [], "--item", metavar="ITEM", help="What the user has besides, as in a basket; repeatable."
+        [], "--item", metavar="ITEM", help="An item the user also has, for example in a basket; repeatable."
     ),
     bundles: list[str] = typer.Option(
-        [], "--bundle", metavar="BUNDLE", help="What the user took besides; repeatable."
+        [], "--bundle", metavar="BUNDLE", help="A bundle the user also took; repeatable."
     ),
     new_bundles: list[str] = NEW_BUNDLES,
     knob: float | None = KNOB,
     audience: str | None = typer.Option(
-        None, metavar="BUNDLE", help="Instead: the users whom this bundle suits best (coheat audience)."
+        None, metavar="BUNDLE", help="List the users whom this bundle suits best instead (coheat audience)."
     ),
-    include_seen: bool = typer.Option(False, "--include-seen", help="Also what the user took already."),
+    include_seen: bool = typer.Option(False, "--include-seen", help="Include what the user took already."),
     where: str | None = WHERE,
     fields: str | None = FIELDS,
     include_not_on_offer: bool = NOT_ON_OFFER,
     now: str | None = NOW,
     rules: str | None = RULES,
+    shown: Path | None = SHOWN,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Recommend bundles to users.
 
-    The items and bundles given here are added to what is known of the user; one who was not in training, and
-    of whom nothing is given, gets popular and new bundles, and a note says so.
+    The items and bundles given here are added to what is known about the user. A user about whom nothing is
+    known or given gets popular and new bundles, and a note says so.
 
     Examples:
 
@@ -84,6 +86,7 @@ def recommend(
         raise ConfigError("--item and --bundle describe one user; name just that one with --user")
 
     asked = asked_for(where, fields, include_not_on_offer, now, rules)
+    from coheat.batch import shown_to_users
     from coheat.recommender import Recommender
 
     recommender = Recommender.load(run, **turned(knob))
@@ -93,7 +96,15 @@ def recommend(
     else:
         own_items, own_bundles = dict.fromkeys(users, items), dict.fromkeys(users, bundles)
         found = recommender.recommend(
-            users, k, chosen, not include_seen, exclude, own_items, own_bundles, **asked
+            users,
+            k,
+            chosen,
+            not include_seen,
+            exclude,
+            own_items,
+            own_bundles,
+            **asked,
+            shown=shown_to_users(shown),
         )
     if as_json:
         print_json(

@@ -28,12 +28,14 @@ def reproduce(
     data: Path | None = typer.Option(
         None, metavar="DIR", help="Holds cold/NAME, warm/NAME and all/NAME, or data without a split."
     ),
-    out: Path | None = typer.Option(None, metavar="DIR", help="Where runs, tables and pictures go."),
+    out: Path | None = typer.Option(None, metavar="DIR", help="Where to write runs, tables and pictures."),
     seeds: int | None = typer.Option(
-        None, min=1, help="Runs of every model. Default: three, five in the ablation."
+        None, min=1, help="Number of seeds for every model. Default: three, in the ablation five."
     ),
     only: str = typer.Option(
-        "", metavar="MODEL,...", help="Train only these now; the tables show all there is."
+        "",
+        metavar="MODEL,...",
+        help="Train only these models now; the tables show everything measured so far.",
     ),
     epochs: int | None = typer.Option(None, min=1, help="Epochs of every training; default: the presets'."),
     jobs: int = typer.Option(1, min=1, help="Trainings at a time, each in a process with one core."),
@@ -45,25 +47,25 @@ def reproduce(
         "NAME.json in DIR. With --data: rows that have more seeds there are carried over.",
     ),
     check: bool = typer.Option(
-        False, "--check", help="Train some of the kept rows afresh, and fail where the figures drift."
+        False, "--check", help="Train some of the kept rows again, and fail if the figures drift."
     ),
     into: Path | None = typer.Option(
         None, metavar="PAGE", help="Also fill the place <!-- results: NAME --> of this Markdown page."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
-    """Run an experiment: train its models, and tabulate measured beside published.
+    """Run an experiment: train its models, and tabulate measured and published figures side by side.
 
-    Those of the paper, and our own: current-rivals, the methods that came after it; ember, our model in both
-    of its protocols; warm-up, every model by how its bundles fare from their launch to their 16th taker;
-    other-shops and worlds, other data than the paper's.
+    There are the paper's experiments and our own: current-rivals, methods that came after the paper; ember,
+    our model with the chosen and with the default knob; warm-up, how bundles fare with every model from their
+    launch to their 16th taker; other-shops and worlds, on data other than the paper's.
 
-    How long it will take is said first. Finished trainings are skipped and unfinished ones go on, also after
-    Ctrl-C or a kill; experiments with the same --out share their trainings. In OUT stand NAME.json, NAME.md,
-    pictures, and for all report.html.
+    It first says how long it will take. Finished trainings are skipped and unfinished ones resumed, even
+    after Ctrl-C or a kill; experiments with the same --out share their trainings. OUT gets NAME.json,
+    NAME.md, pictures, and for all of them report.html.
 
-    --check trains the quickest of the rows kept in --results (default docs/results) afresh, a few minutes'
-    worth, or all rows of the models of --only, and exits with 1 where one is not what it was.
+    --check trains the quickest of the rows kept in --results (default docs/results) again, a few minutes'
+    worth, or all rows of the models named by --only, and exits with 1 if a figure has changed.
 
     Examples:
 

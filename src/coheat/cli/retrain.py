@@ -13,7 +13,7 @@ from coheat.cli.output import console, print_json, problem
 
 @app.command()
 def retrain(
-    run: Path = typer.Argument(..., metavar="RUN", help="The run to go on from; a link to one will do."),
+    run: Path = typer.Argument(..., metavar="RUN", help="The run to start from, or a link to one."),
     source: str = typer.Option(
         ...,
         "--from",
@@ -22,23 +22,23 @@ def retrain(
     ),
     out: Path = typer.Option(..., "--out", metavar="RUN2", help="Where to keep the new run."),
     data: Path | None = typer.Option(
-        None, "--data", metavar="DIR", help="The run's data, where they are no longer where they were."
+        None, "--data", metavar="DIR", help="The run's data, if they have been moved."
     ),
     reload: str | None = typer.Option(
         None, "--reload", metavar="URL", help="Make RUN a link to RUN2, and the service at URL load it."
     ),
     key: str | None = KEY,
     positive: list[str] = POSITIVE,
-    fresh: bool = typer.Option(False, "--fresh", help="Start from nothing instead of from RUN's vectors."),
-    force: bool = typer.Option(False, "--force", help="Go on even where the new model is clearly worse."),
-    device: str = typer.Option("auto", help="cpu, cuda, or auto: a GPU where there is one."),
+    fresh: bool = typer.Option(False, "--fresh", help="Start from scratch instead of from RUN's vectors."),
+    force: bool = typer.Option(False, "--force", help="Go on even if the new model is clearly worse."),
+    device: str = typer.Option("auto", help="cpu, cuda, or auto: a GPU if there is one."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON."),
 ) -> None:
-    """Train a run anew with what its service recorded, and put it in the old one's place.
+    """Retrain a run with what its service recorded, and replace the old one.
 
-    Collects, trains on everything with RUN's settings, starting from its vectors, and judges both models on
-    the newest interactions. Killed at any moment, the same command goes on.
+    Collects what was recorded, trains on everything with RUN's settings, starting from its vectors, and
+    compares both models on the newest interactions. If it is killed, the same command goes on.
 
     Exit status 0: there is a new run; 1: it would be clearly worse than the old one, which stays.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coheat.service.sides import Side
 
 keys = typer.Typer(
-    help="Make, list and revoke the keys that open a service.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Create, list and revoke the API keys of a service.", no_args_is_help=True, rich_markup_mode="rich"
 )
 app.add_typer(keys, name="keys")
 
@@ -28,7 +28,7 @@ STATE = typer.Option(
     "--state",
     metavar="DIR|URL",
     envvar="COHEAT_STATE",
-    help="Where what is written and the keys are kept: a directory (default: RUN.service), or a PostgreSQL "
+    help="Where to keep the keys and what is written: a directory (default: RUN.service), or a PostgreSQL "
     "database that several services share, postgresql://USER@HOST/DATABASE.",
 )
 JSON = typer.Option(False, "--json", help="Print JSON instead of text.")
@@ -54,28 +54,30 @@ def serve(
         help="Serve several runs side by side, each under a name; repeatable.",
     ),
     shares: list[str] = typer.Option(
-        [], "--share", metavar="NAME=SHARE", help="Share of the users whom a run answers, 0 to 1; repeatable."
+        [], "--share", metavar="NAME=SHARE", help="Share of the users that a run answers, 0 to 1; repeatable."
     ),
     host: str = typer.Option(
-        "127.0.0.1", help="Address to listen on; other than this machine only with keys."
+        "127.0.0.1", help="Address to listen on; any but this machine's own requires keys."
     ),
     port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     state: str | None = STATE,
     max_requests: int = typer.Option(64, min=1, help="Requests in progress at once; more are answered 503."),
-    max_connections: int = typer.Option(1000, min=1, help="Open connections; idle ones give way to others."),
+    max_connections: int = typer.Option(
+        1000, min=1, help="Open connections; beyond that, idle ones are closed for new ones."
+    ),
     per_peer: int = typer.Option(
-        750, "--max-connections-per-peer", min=1, help="The same from one address (a proxy is one, too)."
+        750, "--max-connections-per-peer", min=1, help="The same from one address (a proxy counts as one)."
     ),
     health_port: int | None = typer.Option(
-        None, min=1, max=65535, help="Answer /health/live and /health/ready on this port, too."
+        None, min=1, max=65535, help="Also answer /health/live and /health/ready on this port."
     ),
     drain: float = typer.Option(
-        5.0, min=0, help="Seconds from SIGTERM (not ready any more) to the closing of the port."
+        5.0, min=0, help="Seconds between SIGTERM, when /health/ready turns 503, and closing the port."
     ),
-    log_ids: bool = typer.Option(False, "--log-ids", help="Write ids of users to the log, too."),
+    log_ids: bool = typer.Option(False, "--log-ids", help="Also write user ids to the log."),
     positive: list[str] = typer.Option(
         ["took"],
-        help="Interactions that hide a bundle from the user and count in its popularity: took, clicked, "
+        help="Interactions that hide a bundle from the user and count towards its popularity: took, clicked, "
         "shown; repeatable.",
     ),
     knob: float | None = KNOB,
@@ -83,8 +85,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
-    Bundles and interactions that are written to it are on the disk before they are acknowledged. Several
-    services share a state in PostgreSQL (docs/replicas.md).
+    Every write is on disk before it is acknowledged. Several services can share a state in PostgreSQL
+    (docs/replicas.md).
     Without keys it listens on this machine only.
 
     Examples:
@@ -99,6 +101,9 @@ def serve(
 
       coheat serve runs/youshu --state postgresql://shop@db.example/shop
     """
+    from coheat.storage import check_system
+
+    check_system()  # before what exists only where there are such locks is imported
     # One user's scores are one small product: a second thread for it would cost more than it brings.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -136,7 +141,7 @@ def _sides(run: Path | None, runs: list[str], shares: list[str]) -> tuple[Side, 
         return (Side(ONLY, run),)
     named = {name: Path(path) for name, path in _pairs(runs, "--run")}
     if len(named) < len(runs):
-        raise ConfigError("--run: a name stands twice; give each run its own")
+        raise ConfigError("--run: a name is used twice; give each run its own")
     try:
         parts = {name: float(share) for name, share in _pairs(shares, "--share")}
     except ValueError:
@@ -155,11 +160,11 @@ def _pairs(given: list[str], option: str) -> list[tuple[str, str]]:
 def create(
     run: Path = RUN,
     scope: str = typer.Option("read", help="read, or write (which includes reading)."),
-    name: str = typer.Option(..., help="Whom it is for; it is listed and revoked by this name."),
+    name: str = typer.Option(..., help="A name for the key, by which it is listed and revoked."),
     state: str | None = STATE,
     as_json: bool = JSON,
 ) -> None:
-    """Make a key and print it, once: only its hash is kept.
+    """Create a key and print it once: only its hash is kept.
 
     Example:
 
@@ -179,7 +184,7 @@ def create(
 
 @keys.command("list")
 def list_keys(run: Path = RUN, state: str | None = STATE, as_json: bool = JSON) -> None:
-    """Names and scopes of all keys; the keys themselves are not kept.
+    """List the names and scopes of all keys; the keys themselves are not kept.
 
     Example:
 

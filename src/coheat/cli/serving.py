@@ -18,8 +18,8 @@ K: Any = typer.Option(20, "-k", "--k", min=1, help="How many.")
 KNOB: Any = typer.Option(
     None,
     "--welcome",
-    help="List places of new bundles, as a multiple of their fair share; 0 hides them. For models with this "
-    "knob (ember); without it, as trained.",
+    help="How many list places new bundles get, as a multiple of their fair share; 0 hides them. For "
+    "models with this knob (ember). Default: as trained.",
 )
 NEW_BUNDLES: Any = typer.Option(
     [],
@@ -39,7 +39,7 @@ WHERE: Any = typer.Option(
 )
 FIELDS: Any = typer.Option(None, metavar="A,B", help="Columns to show with each bundle: title,category.")
 NOT_ON_OFFER: Any = typer.Option(
-    False, "--include-not-on-offer", help="Also what is not available, not launched yet or has ended."
+    False, "--include-not-on-offer", help="Include what is unavailable, not launched yet or has ended."
 )
 RULES: Any = typer.Option(
     None,
@@ -51,9 +51,19 @@ RULES: Any = typer.Option(
 ON: Any = typer.Option(
     "here",
     metavar="PLACE",
-    help="Who does the work: here, this machine; ray, the Ray cluster of RAY_ADDRESS, else a Ray of "
-    "this machine for the time of the command; or the address of a cluster: 10.0.0.1:6379, "
+    help="Where to run: here, on this machine; ray, on the Ray cluster of RAY_ADDRESS or else on a local "
+    "Ray that ends with the command; or the address of a cluster: 10.0.0.1:6379, "
     "ray://10.0.0.1:10001 (docs/cluster.md).",
+)
+EXCLUDE: Any = typer.Option([], metavar="BUNDLE", help="Leave this bundle out; repeatable.")
+CANDIDATE: Any = typer.Option(
+    [], "--candidate", metavar="BUNDLE", help="Choose among these bundles only; repeatable."
+)
+SHOWN: Any = typer.Option(
+    None,
+    metavar="FILE",
+    help="What was shown lately and is not to be shown again: a table with user_id and bundle_id, such as "
+    "shown.parquet of coheat data collect.",
 )
 NOW: Any = typer.Option(None, metavar="TIME", help="As of this moment instead of now: 2024-05-31.")
 

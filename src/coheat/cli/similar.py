@@ -39,7 +39,7 @@ def similar(
     now: str | None = NOW,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Find the bundles most like one, by the cosine of what their items say.
+    """Find the bundles most similar to one, by the cosine of their item vectors.
 
     Examples:
 

@@ -25,10 +25,10 @@ JSON = typer.Option(False, "--json", help="Print JSON instead of text.")
 @state.command("backup")
 def backup(
     directory: Path = STATE,
-    file: Path = typer.Argument(help="Where to; it must not exist yet.", metavar="FILE"),
+    file: Path = typer.Argument(help="The file to write; it must not exist yet.", metavar="FILE"),
     as_json: bool = JSON,
 ) -> None:
-    """Copy what was written to a file of its own, as it is at one moment, and verify the copy.
+    """Copy what was written, as of one moment, to a single file, and verify the copy.
 
     The service may be running and written to. Keys are not part of it.
 
@@ -48,7 +48,7 @@ def restore(
     file: Path = typer.Argument(help="What coheat state backup wrote.", metavar="FILE"),
     as_json: bool = JSON,
 ) -> None:
-    """Put a backup in the place of what was written. The service must not be running.
+    """Replace what was written by a backup. The service must not be running.
 
     What was there is kept beside it.
 
@@ -100,7 +100,7 @@ def copy(
 ) -> None:
     """Move a shop to PostgreSQL, so that several services can share it. The service must not be running.
 
-    What was written and, from a directory, the keys; the source stays as it is.
+    Copies what was written and, from a directory, the keys; the source stays as it is.
 
     Example:
 

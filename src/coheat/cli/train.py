@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def train(
-    directory: Path = typer.Argument(
-        ..., metavar="DIR", help="The data, with or without a split of its own."
-    ),
+    directory: Path = typer.Argument(..., metavar="DIR", help="The data, with or without a split."),
     out: Path = typer.Option(..., "--out", metavar="RUN", help="Where to keep the run."),
     model: str = typer.Option(
         "ember",
@@ -28,32 +26,32 @@ def train(
     ),
     preset: str = typer.Option(
         "default",
-        help="Named settings, for example youshu; some differ where all held-out bundles are new.",
+        help="Named settings, for example youshu; some values differ if all held-out bundles are new.",
     ),
     seed: int = typer.Option(0, min=0, help="Same seed, same result."),
     scenario: str | None = typer.Option(
         None,
-        help="How to divide data without a split of its own: warm, cold, all (the default), time or warm-up; "
-        "everything: learn from all of it, for the model that is to be served.",
+        help="How to split data that has no split: warm, cold, all (the default), time or warm-up; "
+        "everything: learn from all of it, for the model to be served.",
     ),
     epochs: int | None = typer.Option(None, min=1, help="Short for --set epochs=N."),
     settings: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a setting of the model or of training; repeatable."
     ),
-    device: str = typer.Option("auto", help="cpu, cuda, or auto: a GPU where there is one."),
+    device: str = typer.Option("auto", help="cpu, cuda, or auto: a GPU if there is one."),
     remove_leaks: bool = typer.Option(
-        False, "--without-leaks", help="Take out of user_item what only held-out bundles explain."
+        False, "--without-leaks", help="Remove items from user_item that only held-out bundles explain."
     ),
     start: Path | None = typer.Option(
         None,
         metavar="RUN",
-        help="Start from this run's vectors, and train a share of the epochs only (--set warm_share=0.0625).",
+        help="Start from this run's vectors, and train only a share of the epochs (--set warm_share=0.0625).",
     ),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN."),
+    resume: bool = typer.Option(False, "--resume", help="Resume the run in RUN."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the run in RUN."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress bar."),
     tensorboard: Path | None = typer.Option(
-        None, metavar="LOGS", help="Also write every epoch there, for tensorboard --logdir LOGS."
+        None, metavar="LOGS", help="Also write every epoch to LOGS, for tensorboard --logdir LOGS."
     ),
     mlflow: str | None = typer.Option(
         None, metavar="EXPERIMENT", help="Also log to this experiment of MLflow (MLFLOW_TRACKING_URI)."
@@ -63,7 +61,7 @@ def train(
         min=1,
         metavar="N",
         help="Train with N processes that share the rows: the same numbers for any N (docs/distributed.md). "
-        "A process that is killed is started again.",
+        "A killed process is restarted.",
     ),
     rendezvous: str | None = typer.Option(
         None,
@@ -75,9 +73,9 @@ def train(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON."),
 ) -> None:
-    """Train a model on the data in DIR, and show how it stands beside counting and popularity.
+    """Train a model on the data in DIR, and compare it with counting and popularity.
 
-    A run that was interrupted or killed goes on with --resume and gives the same numbers.
+    If a run is interrupted or killed, go on with --resume; it gives the same numbers.
 
     Examples:
 
@@ -191,7 +189,10 @@ def _show_rivals(rivals: dict[str, Any], model: str) -> None:
     from coheat.judging import sentence
 
     names = list(rivals["models"][model])
-    table = Table(title=f"on {rivals['users']} users of validation", title_justify="left")
+    title, bundles = f"on {rivals['users']} users of validation", rivals.get("bundles")
+    if bundles != rivals.get("of_bundles"):  # not what coheat evaluate ranks, unless it is told to
+        title += f", among the {bundles} bundles on offer then (--candidates offered)"
+    table = Table(title=title, title_justify="left")
     for column in ("", *names, *(f"{model} minus it, {name}" for name in names)):
         table.add_column(column, justify="right" if column else "left")
     for name, values in rivals["models"].items():

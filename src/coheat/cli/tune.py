@@ -13,16 +13,16 @@ from coheat.cli.serving import ON
 
 @app.command()
 def tune(
-    directory: Path = typer.Argument(
-        ..., metavar="DIR", help="The data, with or without a split of its own."
-    ),
+    directory: Path = typer.Argument(..., metavar="DIR", help="The data, with or without a split."),
     out: Path = typer.Option(..., metavar="STUDY", help="Where to keep the study."),
     model: str = typer.Option("ember", help="Which model; coheat is the paper's."),
     space: str = typer.Option(
         "paper", help="What to search: paper, or a .toml file with a table [MODEL] of lists and ranges."
     ),
     trials: int = typer.Option(30, min=1, help="How many settings to try altogether."),
-    preset: str = typer.Option("default", help="Settings that are not searched: a name or a .toml file."),
+    preset: str = typer.Option(
+        "default", help="Preset for the settings that are not searched: a name or a .toml file."
+    ),
     metric: str = typer.Option("recall", help="recall or ndcg, at the best epoch on validation."),
     seed: int = typer.Option(0, min=0, help="Same seed, same trials."),
     scenario: str | None = typer.Option(None, help="How to split data that has no split. Default: all."),
@@ -30,15 +30,18 @@ def tune(
         [], "--set", metavar="KEY=VALUE", help="Change a setting that is not searched; repeatable."
     ),
     jobs: int = typer.Option(
-        1, min=1, help="Trials at a time, each on one core: a round, drawn before any of it is known."
+        1,
+        min=1,
+        help="Trials at a time, each on one core. They form a round, drawn before any of its results are "
+        "known.",
     ),
     on: str = ON,
     as_json: bool = typer.Option(False, "--json", help="Print all trials as JSON."),
 ) -> None:
-    """Search for the settings of a model that are best on validation; the test part is left out.
+    """Search for the settings of a model that are best on validation; the test part is not used.
 
-    Trials that fall behind are cut short. Stopped or killed, the same command goes on; with more --trials it
-    adds to them. The best settings are written as a preset, STUDY/best.toml.
+    Trials that fall behind are cut short. If it is stopped or killed, the same command goes on; with more
+    --trials it adds to them. The best settings are written as a preset, STUDY/best.toml.
 
     Examples:
 

@@ -18,21 +18,22 @@ What is found, and what comes of it:
 | id missing: empty, null or NaN                            | error with the rows                            |
 | text that is not UTF-8                                    | error with the lines                           |
 | quoted cell over several lines (a quote not closed)       | error with its first line                      |
-| file that is no table, line longer than 4 MB              | error                                          |
-| id that is no whole number (7.5), of another type (true)  | error                                          |
+| file that is not a table, line longer than 4 MB           | error                                          |
+| id that is neither text nor a whole number (7.5, true)    | error                                          |
 | ids 7 and 7.0 of a numeric column                         | the id "7"                                     |
-| ids with spaces inside, slashes, quotes, emoji            | taken exactly                                  |
-| ids that begin or end with a space, or read "nan", "null" | taken exactly; warning                         |
+| ids with spaces inside, slashes, quotes, emoji            | kept as they are                               |
+| ids that begin or end with a space, or read "nan", "null" | kept as they are; warning                      |
 | columns of a table swapped (its ids are found crosswise)  | error                                          |
-| research text: something else than an integer             | error with the lines                           |
-| research text: integer outside the declared size          | error with the lines; swapped columns are told |
+| research text: something other than an integer            | error with the lines                           |
+| research text: integer outside the declared size          | error with the lines; names swapped columns    |
 | research text: sizes missing or not three integers        | error                                          |
 | timestamp missing or not a time                           | error with the rows                            |
 | timestamp that looks like milliseconds                    | warning                                        |
 | `launched` or `ends` in the list of bundles: not a time   | error with the rows; empty is "not known"      |
 | `price` not a number, `available` neither true nor false  | error with the rows; empty is "not known"      |
-| further columns of `bundles` and `items`                  | kept, and listed with what they are taken for  |
+| further columns of `bundles` and `items`                  | kept, and listed with their types              |
 | further columns of other tables                           | not read; note                                 |
+| table of another name                                     | not read; note; warning if nearly a known name |
 | column of lists, structures or without a name             | not kept; warning                              |
 | end of a bundle before its launch                         | kept; warning with the rows                    |
 | interaction while its bundle was not on offer             | kept; note                                     |
@@ -42,10 +43,10 @@ What is found, and what comes of it:
 | pair in two parts of a split                              | error with the rows                            |
 | `user_bundle` beside the parts of a split                 | not read; warning                              |
 | bundle with interactions but no items                     | kept; warning                                  |
-| tables without a common user, item or bundle              | error; of a few ids only, warning              |
+| tables without a common user, item or bundle              | error; warning if there are only a few ids     |
 | tables with hardly any common user, item or bundle        | warning                                        |
 | user known from one table only                            | kept; note                                     |
-| held-out bundles that give themselves away                | warning, by `check` and `train` only           |
+| held-out bundles that `user_item` gives away              | warning, in `check` and `train` only           |
 | id not in the optional list `users`, `bundles`, `items`   | added; warning                                 |
 | id twice in such a list                                   | counts once; warning                           |
 | `split.json` that is not readable                         | error                                          |

@@ -244,9 +244,9 @@ class BundleData:
 
     @cached_property
     def now(self) -> float:
-        """The moment the data are of: the latest that they tell of, of a launch only where no other is known.
+        """The moment the data describe: the latest moment in them; a launch counts only if there is no other.
 
-        NaN where nothing has a time. A launch planned for next month does not make it next month.
+        NaN if nothing has a time. A launch planned for next month does not make it next month.
         """
         if self.as_of is not None:
             return self.as_of
@@ -259,7 +259,7 @@ class BundleData:
 
     @cached_property
     def first_seen(self) -> Moments:
-        """(n_bundles,) when each bundle was first taken or shown, NaN where no time of that is known."""
+        """(n_bundles,) when each bundle was first taken or shown, NaN if no such time is known."""
         first = np.full(self.n_bundles, np.inf)
         if self.timestamps is not None:
             np.minimum.at(first, self.user_bundle.indices, self.timestamps)
@@ -272,7 +272,7 @@ class BundleData:
     def age_days(self) -> Moments:
         """(n_bundles,) for how many days each bundle was on offer: since its launch, else since first seen.
 
-        NaN where neither is known; 0 for a launch that lies ahead of `now`.
+        NaN if neither is known; 0 for a launch after `now`.
         """
         begun = self.first_seen
         if self.launched is not None:
@@ -281,7 +281,7 @@ class BundleData:
 
     @cached_property
     def exposure(self) -> Indices | None:
-        """(n_bundles,) how often each bundle was shown; None where the data do not tell."""
+        """(n_bundles,) how often each bundle was shown; None if the data do not say."""
         if self.shown is None:
             return None
         return np.bincount(self.shown.bundles, minlength=self.n_bundles).astype(np.int64)
@@ -314,7 +314,7 @@ class BundleData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything the data hold: two data sets with the same fingerprint are the same."""
+        """A digest of everything in the data: two data sets with the same fingerprint are the same."""
         digest = hashlib.sha256()
         for vocabulary in (self.users, self.bundles, self.items):
             digest.update(f"{vocabulary.kind}:{len(vocabulary)}".encode())
@@ -342,17 +342,17 @@ class BundleData:
 
     @property
     def offer_times(self) -> dict[str, Moments]:
-        """Since (`launched`) and until when (`ends`) bundles are on offer, as far as that is known."""
+        """From when (`launched`) until when (`ends`) bundles are on offer, as far as that is known."""
         times = {"launched": self.launched, "ends": self.ends}
         return {name: moments for name, moments in times.items() if moments is not None}
 
     def described_bundles(self) -> Attributes:
-        """All columns of bundles, those of times included."""
+        """All columns of bundles, including times."""
         times = {name: Column("time", moments) for name, moments in self.offer_times.items()}
         return self.bundle_attributes.with_columns(times)
 
     def without_offer_times(self) -> BundleData:
-        """The same world, in which no model can see since and until when bundles are on offer."""
+        """The same world, but no model can see from when until when bundles are on offer."""
         return replace(self, launched=None, ends=None, bundle_attributes=self.described_bundles())
 
     def with_user_bundle(self, user_bundle: Sparse, timestamps: Indices | None = None) -> BundleData:

@@ -17,6 +17,7 @@ Research text: see `coheat.data.research`. Tables that were prepared for being l
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +38,12 @@ from coheat.data.world import World
 from coheat.errors import DataError
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+LEDGER = "collected.parquet"
+"""Which rows of the tables beside it were collected from a service."""
 
 
 def read_data(directory: str | Path) -> BundleData:
-    """All interactions of a directory; where it holds a split, those of its parts together."""
+    """All interactions of a directory; if it holds a split, those of its parts together."""
     return _read(Path(directory)).world.data()
 
 
@@ -202,7 +205,27 @@ def _read_tables(directory: Path, parts: Mapping[str, str], problems: Problems) 
         sources[SHOWN] = shown
     id_lists = {kind: _open(directory, f"{kind}s", problems, optional=True) for kind in KINDS}
     known_ids = {kind: source for kind, source in id_lists.items() if source is not None}
+    if directory.is_dir():
+        _tell_of_others(directory, problems)
     return world_from_tables(sources, known_ids, problems)
+
+
+def _tell_of_others(directory: Path, problems: Problems) -> None:
+    """Say which tables of a directory are not read; a known one may be meant by a name that is nearly its."""
+    known = {*PAIR_TABLES, *(f"user_bundle_{part}" for part in PARTS), SHOWN, *(f"{kind}s" for kind in KINDS)}
+    others = sorted(
+        path.name
+        for path in directory.iterdir()
+        if path.is_file() and path.name.endswith(SUFFIXES) and path.name != LEDGER
+    )
+    unknown = [name for name in others if name.partition(".")[0] not in known]
+    missing = sorted(stem for stem in known if not paths_of(directory, stem))
+    for name in unknown:
+        close = difflib.get_close_matches(name.partition(".")[0], missing, n=1, cutoff=0.8)
+        if close:
+            problems.warning(name, "not read: a table of this name is not known", f"did you mean {close[0]}?")
+        else:
+            problems.note(name, "not read: a table of this name is not known")
 
 
 def _open(directory: Path, stem: str, problems: Problems, optional: bool = False) -> Source | None:

@@ -151,7 +151,7 @@ def mapped(path: Path) -> npt.NDArray[Any]:
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version != (1, 0):
-            raise ValueError(f"{path.name} is no array that we wrote")
+            raise ValueError(f"{path.name} is not an array that we wrote")
         shape, _, _ = np.lib.format.read_array_header_1_0(file)
     # An empty range cannot be mapped.
     found: npt.NDArray[Any] = np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False)

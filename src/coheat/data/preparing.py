@@ -97,9 +97,7 @@ def _check_free(out: Path, overwrite: bool) -> None:
     if not out.exists():
         return
     if not out.is_dir() or (any(out.iterdir()) and not is_prepared(out)):
-        raise ConfigError(
-            f"{out}: something else stands there; choose another --out, so that nothing is lost"
-        )
+        raise ConfigError(f"{out}: something else is there; choose another --out, so that nothing is lost")
     if is_prepared(out) and not overwrite:
         raise ConfigError(f"{out}: there are prepared data already; replace them with --overwrite")
 

@@ -68,7 +68,7 @@ class Split:
             shared = parts[one].multiply(parts[other]).nnz
             if shared:
                 raise DataError(
-                    f"{shared} interactions stand in both {one} and {other}; the parts of a split share none"
+                    f"{shared} interactions are in both {one} and {other}; the parts of a split share none"
                 )
 
     @property
@@ -84,25 +84,26 @@ class Split:
 
     @property
     def validates_new_bundles_only(self) -> bool:
-        """Whether all of validation is with bundles that have no training interactions: the cold scenario."""
+        """Whether validation contains only bundles without training interactions: the cold scenario."""
         return bool(self.validation.nnz) and bool(self.cold_bundles[self.validation.indices].all())
 
     def on_offer(self, part: str) -> npt.NDArray[np.bool_]:
-        """(n_bundles,) which bundles were on offer during validation or test; all where that is not known."""
+        """(n_bundles,) which bundles were on offer during validation or test; all if that is not known."""
         if self.times is None:
             return np.ones(self.train.n_bundles, dtype=bool)
         begin, middle, end = self.times
         return self.train.on_offer(*{"validation": (begin, middle), "test": (middle, end)}[part])
 
     def candidates(self, part: str) -> npt.NDArray[np.bool_]:
-        """(n_bundles,) which bundles lists of that time could show: what was on offer, and what was taken,
-        whatever the data say about its offer."""
+        """(n_bundles,) which bundles the lists of that time could show: what was on offer, and what was taken
+        whatever the data say about its offer.
+        """
         return self.on_offer(part) | (
             np.bincount(self.parts[part].indices, minlength=self.train.n_bundles) > 0
         )
 
     def report(self) -> dict[str, Any]:
-        """Sizes of the parts, and how much of validation and test is cold; ready for JSON."""
+        """Sizes of the parts, and the share of validation and test that is cold; ready for JSON."""
         cold_users = np.diff(self.train.user_bundle.indptr) == 0
         cold_bundles = self.cold_bundles
         report: dict[str, Any] = {"scenario": self.scenario, "seed": self.seed}
@@ -137,11 +138,11 @@ def split(
 ) -> Split:
     """Divide the interactions of `data` for one of the SCENARIOS; the same seed gives the same split.
 
-    `ratios` weigh train, validation and test. `cold_share`, for cold-ratio only, is the share (0..1)
-    of validation and test interactions that fall on cold bundles. `times`, for time only, are the two
-    moments (Unix seconds) at which validation and test begin; by default the ratios choose them.
-    `at_least`, for warm-up only, is how many takers a bundle must have to be thinned; by default 20, or
-    fewer where the data are small.
+    `ratios` are those of train, validation and test. `cold_share`, for cold-ratio only, is the share (0..1)
+    of validation and test interactions with cold bundles. `times`, for time only, are the two moments (Unix
+    seconds) at which validation and test begin; by default they follow from the ratios. `at_least`, for
+    warm-up only, is how many takers a bundle needs to be thinned; by default 20, or fewer if the data are
+    small.
     """
     if scenario not in SCENARIOS:
         raise DataError(f"there is no scenario {scenario!r}; choose one of {', '.join(SCENARIOS)}")

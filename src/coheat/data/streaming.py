@@ -324,7 +324,7 @@ def _files(directory: Path) -> dict[str, tuple[str, str, bool]]:
         present = paths_of(directory, stem)
         if len(present) > 1:
             names = " and as ".join(path.name for path in present)
-            raise TableError(stem, f"it stands here as {names}; keep one")
+            raise TableError(stem, f"it is here as {names}; keep one")
         if not present:
             continue
         path = present[0]

@@ -207,11 +207,10 @@ def from_frames(
 ) -> BundleData:
     """Data from pandas, polars or pyarrow tables with columns user_id, bundle_id, item_id (and timestamp).
 
-    `bundles` (with bundle_id) and `items` (with item_id) say more of them in any further columns, such as
-    title, category and price; launched and ends of bundles are since and until when each is on offer, where
-    that is known. `shown`, with user_id, bundle_id (and timestamp): who was shown what. Anything that speaks
-    Arrow's stream interface is accepted too. Warnings and errors are those of reading files; rows are counted
-    from 1.
+    `bundles` (with bundle_id) and `items` (with item_id) describe them in any further columns, such as title,
+    category and price; launched and ends of bundles say from when until when each is on offer, if known.
+    `shown`, with user_id, bundle_id (and timestamp): who was shown what. Anything with Arrow's stream
+    interface is accepted too. Warnings and errors are those of reading files; rows are counted from 1.
     """
     problems = Problems()
     frames = {"user_bundle": user_bundle, "user_item": user_item, "bundle_item": bundle_item}
@@ -245,6 +244,6 @@ def _as_arrow(frame: Any, name: str) -> Any:
     listing = {"bundles": ["bundle_id", "launched"], "items": ["item_id", "title"]}
     columns = [f"{kind}_id" for kind in pair_tables[name]] if name in pair_tables else listing[name]
     raise DataError(
-        f"{name}: a {type(frame).__name__} is no table; give a pandas, polars or pyarrow frame "
+        f"{name}: a {type(frame).__name__} is not a table; give a pandas, polars or pyarrow frame "
         f"with the columns {' and '.join(columns)}"
     )

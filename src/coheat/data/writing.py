@@ -15,7 +15,7 @@ from coheat.attributes import Attributes
 from coheat.attributes.arrow import to_arrow
 from coheat.data.dataset import BundleData, Indices, Shown, Sparse, pairs
 from coheat.data.facts import SPLIT_FACTS, write_facts
-from coheat.data.files import SUFFIXES
+from coheat.data.files import LEDGER, SUFFIXES
 from coheat.data.research import PART_FILES, UNSPLIT_FILE
 from coheat.data.split import PARTS, Split
 from coheat.data.tables import KINDS, PAIR_TABLES, SHOWN
@@ -23,7 +23,7 @@ from coheat.errors import DataError
 from coheat.ids import Vocabulary
 from coheat.storage import replacing_directory
 
-COLLECTED, LEDGER = "collected.json", "collected.parquet"
+COLLECTED = "collected.json"
 """What is known of tables that `coheat data collect` wrote: see `coheat.retraining.collecting`."""
 
 
@@ -61,9 +61,9 @@ def write_research(
 ) -> None:
     """Write the research text layout (see `coheat.data.research`), readable by published code.
 
-    Ids become their positions. Where they were other than "0", "1", ..., tables `users`, `bundles`
-    and `items` keep them, and reading gives them back; so do `bundles` and `items` with all columns that they
-    have. The layout has no place for other times, nor for what was shown.
+    Ids become their positions. If they were other than "0", "1", ..., tables `users`, `bundles` and `items`
+    keep them, and reading restores them; `bundles` and `items` also keep all their columns. The layout has no
+    place for other times, nor for what was shown.
     """
     if not name or "/" in name or "\\" in name:
         raise DataError(f"the name {name!r} becomes part of a file's name; use letters and digits")
@@ -97,7 +97,7 @@ def fresh_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
     """A directory beside `directory` to fill, which then takes its place; only data are ever replaced."""
     directory = directory.resolve()
     if directory.exists() and not directory.is_dir():
-        raise DataError(f"{directory}: a file stands there; choose another name")
+        raise DataError(f"{directory}: there is a file of that name; choose another")
     present = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     if present and not overwrite:
         raise DataError(
@@ -106,8 +106,8 @@ def fresh_directory(directory: Path, overwrite: bool) -> Iterator[Path]:
     foreign = [name for name in present if not _is_ours(name)]
     if foreign:
         raise DataError(
-            f"{directory}: not overwritten, because {foreign[0]!r} in it is none of our files; "
-            "choose another directory"
+            f"{directory}: not overwritten, because {foreign[0]!r} in it was not written by coheat; choose "
+            "another directory"
         )
     directory.parent.mkdir(parents=True, exist_ok=True)
     try:

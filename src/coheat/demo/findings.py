@@ -32,7 +32,8 @@ class Sides:
 class Knob:
     """Both sides on the test part of the scenario all: Ember as its knob turns, its rivals as they are."""
 
-    welcome: float
+    name: str
+    value: float
     turned: list[tuple[float, Sides]]
     rivals: dict[str, Sides]
 

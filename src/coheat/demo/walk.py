@@ -63,7 +63,7 @@ YOUNG_MODELS = ("ember", "counting", "popularity")
 YOUNG_SETTINGS = {"epochs": 10, "evaluate_every": 10}
 """A short training is enough to see whether the first sales push a bundle out of the lists."""
 TURNS = (0.0, 0.5, 1.0, 2.0, 3.0, 6.0)
-"""Values of Ember's knob, `welcome`, that are looked at, besides the one it was trained with."""
+"""Values of Ember's knob that are looked at, besides the one it was trained with."""
 K = 20
 SHOWN = 10
 NEW_BUNDLE = "brand-new"
@@ -268,10 +268,12 @@ def turn_the_knob(out: Path) -> Knob:
     """What new and known bundles gain and lose as Ember's knob turns; nothing is trained for it."""
     runs = {model: open_run(run_directory(out, "all", model)) for model in MODELS}
     parts, ours = read_split(out / "splits" / "all"), runs[OURS].artifact.served()
-    welcome = ours.knobs["welcome"].value
+    ((name, knob),) = ours.knobs.items()
+    values = sorted({*TURNS, knob.value})
     return Knob(
-        welcome=welcome,
-        turned=[(turn, sides(ours.turned(welcome=turn), parts)) for turn in sorted({*TURNS, welcome})],
+        name=name,
+        value=knob.value,
+        turned=[(value, sides(ours.turned(**{name: value}), parts)) for value in values],
         rivals={model: sides(run.artifact.served(), parts) for model, run in runs.items() if model != OURS},
     )
 

@@ -29,16 +29,16 @@ class _Row(NamedTuple):
 
 
 class Recommendation(_Row):
-    """One row: this bundle stands at this rank (from 1) for this user.
+    """One row: this bundle has this rank (from 1) for this user.
 
-    `is_new`: nobody had taken the bundle when the model was trained, or it came since. `fields`: what was
-    asked for of the bundle's columns, by name; None where nothing was.
+    `is_new`: nobody had taken the bundle when the model was trained, or it was added since. `fields`: the
+    requested columns of the bundle, by name; None if none were requested.
     """
 
     fields: dict[str, Value] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON; with `fields` where some were asked for."""
+        """Ready for JSON; with `fields` if some were requested."""
         found = self._asdict()
         return found if self.fields is None else {**found, "fields": self.fields}
 
@@ -49,14 +49,14 @@ Columns: TypeAlias = Sequence[Iterable[Any]]
 
 
 class Recommendations(Sequence[Recommendation]):
-    """Rows, best first, user after user; and what there is to say about them.
+    """Rows, best first, user after user, with remarks about them.
 
     `sources`: for each user, where the list comes from. `short`: for each list with fewer than k rows, how
-    many it has. `notes`: sentences for people, about everything short, left out or replaced; those of them
-    that are about one bundle of the lists are in `about_bundles`, by its id.
+    many it has. `notes`: sentences for people about everything short, left out or replaced; those about a
+    single bundle in the lists are in `about_bundles`, by its id.
 
-    It reads like a list. The rows are made as they are looked at: for many users, making them all and
-    holding them at once takes a good part of the time that finding them takes.
+    It can be used like a list. Rows are created when they are accessed, because creating and keeping them all
+    for many users would take a good part of the time that finding them takes.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Recommendations(Sequence[Recommendation]):
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self) -> Any:
-        """A pyarrow.Table with the columns of `Recommendation` and one for each field that was asked for."""
+        """A pyarrow.Table with the columns of `Recommendation` and one for each requested field."""
         import pyarrow
 
         types = pyarrow.string(), pyarrow.string(), pyarrow.float32(), pyarrow.int32(), pyarrow.bool_()
@@ -138,9 +138,9 @@ def field_arrays(table: Attributes, n: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AddedBundles:
-    """Bundles made known or replaced; `unknown_items` are those left out, by bundle.
+    """Bundles that were added or replaced; `unknown_items` are those left out, by bundle.
 
-    `placed_by`: of bundles none of whose items is known, whether they are placed by the average of their
+    `placed_by`: for bundles none of whose items is known, whether they are placed by the average of their
     category or of the whole catalogue.
     """
 
@@ -151,9 +151,9 @@ class AddedBundles:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What `record` did; `counted` is False where this user was already known to have the bundle.
+    """What `record` did; `counted` is False if this user was already known to have the bundle.
 
-    `popularity` is how many took the bundle, this user included.
+    `popularity` is how many users took the bundle, this one included.
     """
 
     user_id: str
@@ -165,9 +165,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class BundleInfo:
-    """A bundle: its items, how many took it, and whether it was written after training (`is_added`).
+    """A bundle: its items, how many users took it, and whether it was written after training (`is_added`).
 
-    `placed_by`: where the model knows none of its items, whose average it is placed by; else None.
+    `placed_by`: if the model knows none of its items, whose average it is placed by; else None.
     """
 
     bundle_id: str
@@ -181,7 +181,7 @@ class BundleInfo:
 
 @dataclass(frozen=True)
 class UserInfo:
-    """What a user has. `is_known`: from training; of others there is only what was recorded since."""
+    """What a user has. `is_known`: from training; for others there is only what was recorded since."""
 
     user_id: str
     is_known: bool
@@ -192,7 +192,7 @@ class UserInfo:
 
 @dataclass(frozen=True)
 class SimilarBundle:
-    """Another bundle and its likeness: the cosine between the two, and the items both have."""
+    """Another bundle and how similar it is: the cosine between the two, and the items they share."""
 
     bundle_id: str
     similarity: float
@@ -205,7 +205,7 @@ class SimilarBundle:
 
 @dataclass(frozen=True)
 class FoundId:
-    """A bundle or an item that a search found, and its title where it has one."""
+    """A bundle or an item that a search found, with its title if it has one."""
 
     id: str
     title: str | None
@@ -213,7 +213,7 @@ class FoundId:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, best first. `complete`: whether everything was looked at in the time there was."""
+    """What a search found, best first. `complete`: whether everything was searched in the available time."""
 
     found: list[FoundId]
     complete: bool
@@ -221,7 +221,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class ItemShare:
-    """How much of a score an item carries."""
+    """How much an item contributes to a score."""
 
     item_id: str
     share: float
@@ -229,7 +229,7 @@ class ItemShare:
 
 @dataclass(frozen=True)
 class BundleShare:
-    """How much of a score a bundle carries; `fields`: what was asked for of its columns."""
+    """How much a bundle contributes to a score; `fields`: its requested columns."""
 
     bundle_id: str
     share: float
@@ -238,13 +238,13 @@ class BundleShare:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a bundle has its score for a user: the `terms` of the sum, and what carries them.
+    """Why a bundle has its score for a user: the `terms` of the sum, and what contributes to them.
 
-    `history`, `items` and `youth` add up the terms by what they are about, and add up to the score; the
-    shares of `bundle_items` add up to `items` where the model knows bundles by their items. From the user's
-    side, the shares of `user_items` and `user_bundles` and `own`, what was learned of the user beyond them,
-    add up to the score. `history_weight` is null where evidence does not decide it. `fields`: what was asked
-    for of the bundle's columns.
+    `history`, `items` and `youth` group the terms by what they are about, and add up to the score; the shares
+    of `bundle_items` add up to `items` if the model knows bundles by their items. From the user's side, the
+    shares of `user_items` and `user_bundles` and `own`, what was learned about the user beyond them, add up
+    to the score. `history_weight` is null if it does not depend on evidence. `fields`: the requested columns
+    of the bundle.
     """
 
     user_id: str

@@ -44,7 +44,9 @@ class Averages:
                 meant, placed_by = alike, "category"
         rows = np.flatnonzero(meant)
         if not len(rows):
-            raise UnknownIdError("there is no bundle with items that the model knows, so none to go by")
+            raise UnknownIdError(
+                "there is no bundle with items that the model knows, so there is none to place it like"
+            )
         counts = np.bincount(self.bundle_item.entries(rows)[0])
         size = min(max(1, int(np.median(sizes[rows]))), np.count_nonzero(counts))
         return placed_by, np.sort(np.argsort(-counts, kind="stable")[:size])

@@ -55,10 +55,9 @@ class Recommender(Shop):
 
     @classmethod
     def load(cls, path: str | Path, **knobs: float) -> Self:
-        """From a run's directory, from the artifact in it, or from what `save` wrote.
+        """Load from a run's directory, from the artifact in it, or from what `save` wrote.
 
-        `knobs` are turned as they are named (docs/recommender.md); without them, the model is served as it
-        was trained.
+        `knobs` are set by name (docs/recommender.md); without them, the model is served as it was trained.
         """
         artifact = open_artifact(Path(path))
         contents = artifact.contents()
@@ -74,7 +73,7 @@ class Recommender(Shop):
         return found
 
     def save(self, path: str | Path) -> None:
-        """Write the model with all changes made since to a directory; one that is there is replaced."""
+        """Write the model with all changes made since training to a directory, replacing one that exists."""
         catalogue, contents = self._catalogue, self._contents
         n_trained = catalogue.n_trained
 
@@ -115,24 +114,25 @@ class Recommender(Shop):
         rules: Rules | Mapping[str, Any] | None = None,
         shown: Mapping[str, Sequence[str]] | None = None,
     ) -> Recommendations:
-        """The k best bundles of each user, best first; `short` and `notes` of the answer say where fewer.
+        """The k best bundles for each user, best first; `short` and `notes` of the answer say where there are
+        fewer.
 
-        `candidates`: all bundles, only new ones (taken by nobody in training, or added since), or the ids of
-        some. `exclude_seen` leaves out what the user took, in training or recorded since; `exclude` leaves
-        these bundles out for everybody. Ids that are not there are noted and left out. Equal scores stand in
-        the order of rows: training's, then as added.
+        `candidates`: all bundles, only new ones (taken by nobody in training, or added since), or a list of
+        ids. `exclude_seen` leaves out what the user took, in training or recorded since; `exclude` leaves out
+        these bundles for everybody. Unknown ids are ignored, with a note. Equal scores keep the order of
+        rows: training's first, then as added.
 
         `where` filters by columns, as in {"category": {"in": ["TEA"]}, "price": {"at_most": 30}}; `fields`
-        are columns to be given with each row (docs/recommender.md). Where columns say what is on offer
-        (`available`, `launched`, `ends`), only that is listed; all with `only_on_offer=False`, and as of
-        another moment with `now`, such as "2024-05-31". `rules` rearrange the top of each list
+        are columns to return with each row (docs/catalogue.md). If columns say what is on offer (`available`,
+        `launched`, `ends`), only that is listed; `only_on_offer=False` lists everything, and `now`, such as
+        "2024-05-31", asks as of another moment. `rules` rearrange the top of each list
         (`coheat.recommender.Rules`, or the same as a mapping); `shown` are bundles, by user id, that were
-        shown lately and are not to be shown again.
+        shown lately and should not be shown again.
 
-        `items` and `bundles` given for a user id are added to what is known of them: what is in the basket.
-        A user who was not in training is folded in from them and the bundles recorded since; where there are
-        none, the list is the most popular and the newest bundles by turns, and its score is 1 / rank.
-        `sources` of the answer says which it was.
+        `items` and `bundles` given for a user id are added to what is known about the user, for example a
+        basket. A user who was not in training is folded in from them and from the bundles recorded since; if
+        there are none, the list alternates between the most popular and the newest bundles, and the score is
+        1 / rank. `sources` of the answer says which it was.
         """
         check_k(k)
         names = check_ids(
@@ -166,13 +166,23 @@ class Recommender(Shop):
         only_on_offer: bool = True,
         now: str | float | None = None,
         rules: Rules | Mapping[str, Any] | None = None,
+        exclude: Sequence[str] = (),
+        shown: Mapping[str, Sequence[str]] | None = None,
     ) -> listing.Lists:
-        """Everybody's lists, to be computed part by part; all of them those of this moment."""
+        """Lists for everybody, to be computed part by part; all of them as of this moment."""
         check_k(k)
         moment = self._moment()
-        chosen = self._chosen(moment.catalogue, Choice(candidates, (), where, only_on_offer, now), fields)
-        arranged = arrangement(rules, moment.catalogue, chosen.allowed)
-        asked = listing.Asked((), k, chosen, exclude_seen, fields=fields, arrangement=arranged)
+        choice = Choice(candidates, exclude, where, only_on_offer, now)
+        chosen = self._chosen(moment.catalogue, choice, fields)
+        asked = listing.Asked(
+            (),
+            k,
+            chosen,
+            exclude_seen,
+            fields=fields,
+            arrangement=arrangement(rules, moment.catalogue, chosen.allowed),
+            shown=shown or {},
+        )
         return listing.Lists(moment, asked, part_size)
 
     def moment(self, now: str | float | None = None) -> float:
@@ -187,9 +197,9 @@ class Recommender(Shop):
         *,
         items: Sequence[str] | None = None,
     ) -> Recommendations:
-        """The k users of training whom this bundle suits best, best first; without those who took it.
+        """The k trained users whom this bundle suits best, best first, without those who took it.
 
-        With `items` instead of a bundle: the audience it would have if it were added.
+        With `items` instead of a bundle: the audience that a bundle of these items would have.
         """
         check_k(k)
         catalogue, notes = self._catalogue, list[str]()
@@ -225,10 +235,10 @@ class Recommender(Shop):
         only_on_offer: bool = True,
         now: str | float | None = None,
     ) -> list[SimilarBundle]:
-        """The k bundles most like this one (or like one of these items), by cosine.
+        """The k bundles most similar to this one (or to one with these items), by cosine.
 
-        Compared are the vectors that bundles have from their items; else those that score; for a model
-        without vectors, the items themselves. `where`, `fields` and what is on offer as in `recommend`.
+        It compares the vectors that bundles have from their items; else the vectors that score; for a model
+        without vectors, the items themselves. `where`, `fields` and what is on offer work as in `recommend`.
         """
         check_k(k)
         catalogue = self._catalogue
@@ -258,8 +268,8 @@ class Recommender(Shop):
     ) -> Explanation:
         """Why this bundle has this score for this user; see `Explanation` for what adds up to what.
 
-        `items` and `bundles` are added to what is known of the user; one who was not in training is folded in
-        from them and from what was recorded. `fields` are columns to be given with bundles.
+        `items` and `bundles` are added to what is known about the user; one who was not in training is folded
+        in from them and from what was recorded. `fields` are columns to return with bundles.
         """
         if isinstance(fields, str):
             raise ConfigError("fields takes a list of columns")
@@ -272,12 +282,12 @@ class Recommender(Shop):
         bundles: Mapping[str, Iterable[str]],
         columns: Mapping[str, Mapping[str, Value]] | None = None,
     ) -> AddedBundles:
-        """Make bundles known that did not exist before, from the ids of their items; `columns` says more of
-        them, as in `describe_bundles`.
+        """Add bundles that did not exist before, by the ids of their items; `columns` describes them, as in
+        `describe_bundles`.
 
         Items the model does not know are left out and reported. A bundle with no known item is placed like an
-        average one of its category, or else of the catalogue: by as many of the most frequent items there as
-        such a bundle has. `placed_by` of the answer, and a note of each list it is in, say so.
+        average one of its category, or else of the catalogue: with the most frequent items there, as many as
+        such a bundle has. `placed_by` of the answer, and a note with each list it is in, say so.
         """
         with self._lock:
             added, items = self._checked(bundles, self._check_free)
@@ -291,7 +301,9 @@ class Recommender(Shop):
             return self._with_places(added)
 
     def replace_bundles(self, bundles: Mapping[str, Iterable[str]]) -> AddedBundles:
-        """Give bundles other items. What is known of them by their history stays. Unknown items: as above."""
+        """Give bundles other items. What their history says stays. Unknown items are treated as in
+        `add_bundles`.
+        """
         with self._lock:
             added, items = self._checked(bundles, self._catalogue.row)
             if items:
@@ -306,7 +318,7 @@ class Recommender(Shop):
         return replace(added, placed_by=placed)
 
     def remove_bundles(self, bundles: Sequence[str]) -> None:
-        """Never recommend these bundles again; an id may be added anew, as a new bundle."""
+        """Never recommend these bundles again; an id may be added again, as a new bundle."""
         names = check_ids(bundles, "bundles", "remove_bundles takes a list of bundle ids")
         with self._lock:
             self._catalogue = self._catalogue.removed(names)
@@ -315,14 +327,15 @@ class Recommender(Shop):
                 self._described["bundle"].pop(name, None)
 
     def record(self, user: str, bundle: str) -> Recorded:
-        """This user took this bundle: hide it from the user and count it in the bundle's popularity.
+        """Record that this user took this bundle: hide it from the user and count it in the bundle's
+        popularity.
 
-        A pair that is known already changes nothing. See docs/recommender.md for what waits for training.
+        A pair that is already known changes nothing. See docs/recommender.md for what waits for training.
         """
         return self.record_many([(user, bundle)])[0]
 
     def record_many(self, pairs: Iterable[tuple[str, str]]) -> list[Recorded]:
-        """`record` for many pairs at once; where one is refused, none is recorded."""
+        """`record` for many pairs at once; if one is refused, none is recorded."""
         found = Pairs.of(pairs)
         counted, rows = self.record_pairs(found)
         catalogue = self._catalogue
@@ -363,9 +376,9 @@ class Recommender(Shop):
         self._catalogue = replace(catalogue, bundles=moved)
 
     def withdraw_many(self, pairs: Iterable[tuple[str, str]]) -> int:
-        """Take back what was recorded of these users and bundles; how many pairs that were.
+        """Take back what was recorded about these users and bundles, and return how many pairs that were.
 
-        What was recorded nowhere, or was part of training, stays as it is.
+        Pairs that were never recorded, or were part of training, stay as they are.
         """
         with self._lock:
             catalogue, taken = self._catalogue, self._taken
@@ -378,7 +391,7 @@ class Recommender(Shop):
             return len(gone)
 
     def check_bundles(self, bundles: Mapping[str, Iterable[str]], replacing: bool = False) -> AddedBundles:
-        """What `add_bundles` (or `replace_bundles`) would answer or raise, without doing it."""
+        """What `add_bundles` (or `replace_bundles`) would return or raise, without doing it."""
         with self._lock:
             check_name = self._catalogue.row if replacing else self._check_free
             return self._checked(bundles, check_name)[0]
@@ -388,8 +401,9 @@ class Recommender(Shop):
         return standing.takers_of(self._moment(), bundle)
 
     def standing(self, bundle: str, users: Sequence[str], k: int = 20) -> standing.Standing:
-        """In how many of these users' first k places a bundle stands, and would stand if it had been taken
-        more or less often."""
+        """In how many of these users' first k places a bundle is, and would be if it had been taken more or
+        less often.
+        """
         check_k(k)
         moment = self._moment()
         popularity = moment.catalogue.bundles.taken
@@ -400,7 +414,7 @@ class Recommender(Shop):
         return standing.standing(moment, bundle, users, k, chosen, counts)
 
     def turned(self, **knobs: float) -> Self:
-        """The same with other knobs, to be asked what they would change; this one stays as it is."""
+        """The same recommender with other knobs, to see what they would change; this one stays as it is."""
         found = copy.copy(self)
         found._served = self._served.turned(**knobs)
         bundles = found._served.turned_bundles(self._catalogue.bundles)
@@ -409,12 +423,14 @@ class Recommender(Shop):
 
     @property
     def beyond_vectors(self) -> str | None:
-        """What of a score is no inner product of vectors, in words; None where nothing is."""
+        """Which part of a score is not an inner product of vectors, in words; None if there is none."""
         return vectors.beyond(self._served)
 
     def vectors(self, dense_part: bool = False) -> dict[str, tuple[list[str], Floats]]:
-        """Ids and vectors of users, bundles and (where there are any) items, whose inner products are the
-        scores now; refused where scores are more than that, unless that `dense_part` of them is wanted."""
+        """Ids and vectors of users, bundles and (if there are any) items, whose inner products are the
+        current scores; refused if scores are more than that, unless only that `dense_part` of them is
+        wanted.
+        """
         return vectors.vectors(self._catalogue, self._users, self._items, dense_part)
 
     def check_scores(self, users: Sequence[str]) -> bool:

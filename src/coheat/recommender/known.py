@@ -16,6 +16,9 @@ from coheat.served.overlap import Belongings
 from coheat.served.ranking import Floats, Positions
 from coheat.served.relations import NOTHING
 
+STRANGER = "unknown user id"
+"""In the sentence about somebody of whom nothing is known."""
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -59,11 +62,11 @@ def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[
     found_items = {item: known.get(item) for item in items}
     found_bundles = {bundle: catalogue.find(bundle) for bundle in bundles}
     for kind, found in (("item", found_items), ("bundle", found_bundles)):
-        notes += [
-            f"user {shortened(user)}: the model does not know the {kind} {shortened(str(name))}; left out"
-            for name, place in found.items()
-            if place is None
-        ]
+        missing = [shortened(str(name)) for name, place in found.items() if place is None]
+        if missing:
+            many = f"{len(missing)} of the {kind}s, such as {missing[0]}"
+            which = many if len(missing) > 1 else f"the {kind} {missing[0]}"
+            notes.append(f"user {shortened(user)}: the model does not know {which}; left out")
     given_items, given = (_in_order(found.values()) for found in (found_items, found_bundles))
     seen = taken.rows_of(user, catalogue)
     everything = np.union1d(seen, given).astype(np.int64) if len(given) else seen
@@ -77,7 +80,7 @@ def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[
             told = tuple(notes)
             return Known(user, "folded-in", -1, vector, everything, given_items, everything, told, since)
     # Looking for a similar id would take longer than the list, and strangers are many.
-    why = "from what was given no vector can be made" if items or len(everything) else "unknown user id"
+    why = "from what was given no vector can be made" if items or len(everything) else STRANGER
     notes.append(f"user {shortened(user)}: {why}; answered with popular and new bundles")
     return Known(user, "popular-and-new", -1, None, everything, given_items, everything, tuple(notes))
 

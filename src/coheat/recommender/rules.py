@@ -41,7 +41,7 @@ class Boost(Settings):
 
 
 class Rules(Settings):
-    """What the order of a list obeys besides scores; docs/catalogue.md says how they go together."""
+    """What a shop wants from the order of a list besides scores; docs/catalogue.md says how rules combine."""
 
     pin: dict[str, int] = Field({}, description="by bundle id: the place where it stands, from 1")
     boost: tuple[Boost, ...] = Field((), description="factors; where several fit a bundle, their product")
@@ -56,7 +56,7 @@ class Rules(Settings):
 
     @classmethod
     def of(cls, given: Rules | Mapping[str, Any] | None) -> Rules | None:
-        """Rules from what JSON has for them; None where there are none."""
+        """Rules from their JSON form; None if there are none."""
         rules = given if given is None or isinstance(given, Rules) else cls.create(given, "rules")
         if rules is None or rules == cls():
             return None
@@ -218,7 +218,7 @@ def _factors(rules: Rules, catalogue: Catalogue) -> npt.NDArray[np.float64]:
     factors = np.ones(len(catalogue))
     for boost in rules.boost:
         if not boost.bundles and not boost.where:
-            raise ConfigError("rules: a boost needs `bundles` or `where`, which it is for")
+            raise ConfigError("rules: a boost needs `bundles` or `where` to say which bundles it is for")
         rows = [row for row in map(catalogue.find, boost.bundles) if row is not None]
         meant = np.zeros(len(catalogue), dtype=np.bool_)
         meant[rows] = True

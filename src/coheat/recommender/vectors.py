@@ -31,9 +31,9 @@ def vectors(
         )
     if (more := beyond(served)) and not dense_part:
         raise ConfigError(
-            f"this model's score is an inner product plus {more}, so its vectors alone would rank otherwise "
-            "and are not exported. With --dense-part they are, and it is measured how much of the true lists "
-            "they find; for lists in files use coheat batch"
+            f"this model's score is an inner product plus {more}, so its vectors alone would rank "
+            "differently and are not exported. --dense-part exports them and measures how much of the true "
+            "lists they find; for lists in files use coheat batch"
         )
     rows, ones = np.flatnonzero(catalogue.alive), np.ones(len(served.users))
     bundles = catalogue.bundles

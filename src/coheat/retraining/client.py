@@ -59,7 +59,7 @@ class Client:
             except (OSError, ValueError) as error:
                 reason = getattr(error, "reason", error)
                 raise ConfigError(
-                    f"{self.address}: no answer of a service there ({reason}); is coheat serve running?"
+                    f"{self.address}: no service answers there ({reason}); is coheat serve running?"
                 ) from None
         raise AssertionError
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from coheat.data.dataset import BundleData
-from coheat.data.files import read_data
+from coheat.data.files import LEDGER, read_data
 from coheat.data.merging import Row, merge
-from coheat.data.writing import COLLECTED, LEDGER, fill_tables, fresh_directory
+from coheat.data.writing import COLLECTED, fill_tables, fresh_directory
 from coheat.errors import ConfigError, DataError
 from coheat.retraining.records import read_recorded
 from coheat.service.places import shown

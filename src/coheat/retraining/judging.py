@@ -90,7 +90,7 @@ class Exam:
     bundles: Indices
     """The pairs that judge."""
     offered: npt.NDArray[np.bool_]
-    """(n_bundles,) what was on offer at any moment while they came; all where that is not known."""
+    """(n_bundles,) what was on offer at any moment while they came, or taken; all where that is not known."""
 
     @property
     def is_possible(self) -> bool:
@@ -113,6 +113,7 @@ def prepare(data: BundleData, old: Artifact, ledger: Sequence[Row]) -> Exam:
     if count and data.timestamps is not None:
         first, last = (float(moment) for moment in np.quantile(data.timestamps[judging], [0, 1]))
         known, offered = _as_of(known, first), data.on_offer(first, last)
+        offered[bundles[judging]] = True  # who took it was offered it, whatever the data say
     return Exam(known, users[judging], bundles[judging], offered)
 
 
@@ -172,9 +173,11 @@ def _lists(
     """(n, K) positions of the recommended bundles among those on offer, -1 where a list has ended."""
     candidates = [data.bundles[int(row)] for row in np.flatnonzero(offered)]
     known = [name for name in candidates if recommender.has_bundle(name)]
+    ranked = np.full((len(names), K), -1, dtype=np.int64)
+    if not known:  # an old model that can place none of the bundles that are new
+        return ranked
     # What is on offer by the clock is another matter: they are judged by what was on offer then.
     found = recommender.recommend(names, K, known, only_on_offer=False)
-    ranked = np.full((len(names), K), -1, dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
     for one in found:
         ranked[row_of[one.user_id], one.rank - 1] = data.bundles.index[one.bundle_id]

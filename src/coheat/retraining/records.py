@@ -91,7 +91,7 @@ def _pages(client: Client, path: str, name: str) -> Iterator[dict[str, Any]]:
             after = page["next"]
         except KeyError:
             raise ConfigError(
-                f"{client.address}{path}: answers no pages of what was written; is it a service of this "
+                f"{client.address}{path}: does not return pages of what was written; is it a service of this "
                 "version of coheat?"
             ) from None
 

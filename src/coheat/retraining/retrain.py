@@ -150,7 +150,7 @@ def _begun_with(asked: Asked) -> Run:
     for place in (Path(asked.run), publishing.kept_of(Path(asked.run))):
         if place.is_dir() and (found := open_run(place.resolve())).artifact.fingerprint == asked.fingerprint:
             return found
-    raise ArtifactError(f"{asked.run}: the run that this retraining began with is not there any more")
+    raise ArtifactError(f"{asked.run}: the run that this retraining began with no longer exists")
 
 
 def _data_of(old: Run) -> Path:

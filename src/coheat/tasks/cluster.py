@@ -216,7 +216,7 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host, int(port)), REACHED_WITHIN).close()
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--on {address}: nobody answers there ({error}); is the cluster up? ({PAGE})"
+            f"--on {address}: nothing answers there ({error}); is the cluster up? ({PAGE})"
         ) from None
 
 

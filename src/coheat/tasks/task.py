@@ -74,6 +74,6 @@ def from_text(text: str) -> Task:
     kind = getattr(importlib.import_module(module), name, None)
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise TaskError(
-            f"{document['task']!r} is no task of coheat {__version__}; install one version everywhere"
+            f"{document['task']!r} is not a task of coheat {__version__}; install one version everywhere"
         )
     return kind(**document["values"])

@@ -67,7 +67,7 @@ def train_together(
             epoch = now
             if failures > RESTARTS:
                 raise TrainingError(
-                    f"{lost}; {RESTARTS} starts came no further than epoch {epoch}. Is there enough memory "
+                    f"{lost}; {RESTARTS} restarts did not get past epoch {epoch}. Is there enough memory "
                     "for all of them? What was saved goes on with --resume"
                 )
             tell(f"{lost}; all start again from epoch {epoch}")
@@ -188,7 +188,7 @@ class _Start:
         if crashed:
             if crashed[0]:
                 self._show_errors(crashed[0] - 1)
-            raise CoheatError(f"rank {self.numbers[crashed[0]]} crashed; its last words stand above")
+            raise CoheatError(f"rank {self.numbers[crashed[0]]} crashed; its last output is above")
         # Those that we killed because of another one count less than that one.
         place = next((place for place, status in enumerate(statuses) if status < 0), self.first_lost)
         place = self.first_lost if statuses[self.first_lost] < 0 else place
