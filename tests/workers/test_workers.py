@@ -119,6 +119,25 @@ def test_whatever_is_killed_or_interrupted_training_goes_on_alike(
             assert torch.equal(found[part][name], tensor), f"{part}, {name}"
 
 
+def test_a_rank_that_is_lost_while_all_stop_is_not_started_again(
+    data: Path, tmp_path: Path, ends_here: Callable[[subprocess.Popen[Any]], None]
+) -> None:
+    command = Command(data, tmp_path / "run", 2)
+    ends_here(command.process)
+    wait_until(lambda: command.epoch() >= 1, command)
+    ranks = command.ranks()
+    for rank in ranks:
+        rank.suspend()
+    command.process.send_signal(signal.SIGINT)
+    wait_until(lambda: "stopping after this batch" in command.log.read_text(), command)
+    ranks[1].kill()
+    ranks[0].resume()
+    errors = command.errors()
+    assert command.process.returncode == 130, errors
+    assert f"everything up to epoch {command.epoch()} is saved" in errors
+    assert "start again" not in errors
+
+
 class StopAfter(Watcher):
     """Presses Ctrl-C in the epoch after this one."""
 

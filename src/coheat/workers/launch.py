@@ -96,6 +96,7 @@ class _Start:
         self.errors: list[IO[str]] = []
         self.files = contextlib.ExitStack()
         self.first_lost = 0
+        self.asked = False
 
     def run(self) -> str | None:
         """None when all is done, else which rank was lost."""
@@ -155,27 +156,28 @@ class _Start:
 
     def _wait(self) -> list[int]:
         """The statuses of all ranks. When one ends badly, the others have a moment to do so by themselves."""
-        deadline, asked = float("inf"), False
-        while any(process.poll() is None for process in self.processes):
+        deadline = float("inf")
+        while True:
             try:
                 time.sleep(LOOK_EVERY)
                 found = [process.poll() for process in self.processes]
+                if None not in found:
+                    return [process.returncode for process in self.processes]
                 if deadline == float("inf") and any(found):
                     self.first_lost = next(place for place, status in enumerate(found) if status)
                     killed = (found[self.first_lost] or 0) < 0
-                    deadline = time.monotonic() + (0 if killed else GRACE)
+                    deadline = time.monotonic() + (0 if killed and not self.asked else GRACE)
                 if time.monotonic() > deadline:
                     self._kill()
             except KeyboardInterrupt:
-                if asked:
+                if self.asked:
                     self._kill()
                     raise Interrupted("stopped at once; what was saved last goes on with --resume") from None
-                asked = True
+                self.asked = True
                 self.tell("stopping after this batch; Ctrl-C again stops at once, and keeps what was saved")
                 for process in self.processes:
                     with contextlib.suppress(ProcessLookupError):
                         process.send_signal(signal.SIGINT)
-        return [process.returncode for process in self.processes]
 
     def _judge(self, statuses: list[int]) -> str | None:
         """What the statuses mean together: an error of one outweighs that others lost it."""
@@ -189,6 +191,11 @@ class _Start:
             if crashed[0]:
                 self._show_errors(crashed[0] - 1)
             raise CoheatError(f"rank {self.numbers[crashed[0]]} crashed; its last output is above")
+        if self.asked:  # whoever was lost on the way out: nobody wants them to start again
+            raise Interrupted(
+                f"interrupted; everything up to epoch {_saved_epoch(self.job)} is saved. Go on with the same "
+                f"command and --resume --workers {self.size}"
+            )
         # Those that we killed because of another one count less than that one.
         place = next((place for place, status in enumerate(statuses) if status < 0), self.first_lost)
         place = self.first_lost if statuses[self.first_lost] < 0 else place

@@ -52,7 +52,11 @@ class Place:
 def main() -> None:
     line = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.exit(run(Job(**line["job"]), Place(**line["place"])))
+    status = run(Job(**line["job"]), Place(**line["place"]))
+    # Without Python's own end: torch's threads abort the process when others close their connections meanwhile.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def instruction(job: Job, place: Place) -> str:
