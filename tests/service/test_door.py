@@ -344,7 +344,7 @@ def test_what_is_sent_is_answered_in_turn_and_has_an_end(
 def test_who_sends_on_without_waiting_is_not_read_ahead_of_the_answers(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request asks for more of its body, even if it has all of it: that must not read those behind it."""
+    """Each request asks for more of its body, even if it has all of it: this must read none behind it."""
     monkeypatch.setattr(connections, "PIPELINED_SECONDS", 0.02)
     body = b'{"item_ids": ["item-0-0"]}'
     one = POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body

@@ -53,7 +53,7 @@ def main() -> None:
     line = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     status = run(Job(**line["job"]), Place(**line["place"]))
-    # Without Python's own end: torch's threads abort the process when others close their connections meanwhile.
+    # Without Python's own end, in which torch's threads abort when others have closed their connections.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
