@@ -23,7 +23,7 @@ from service_door import withstand
 from coheat.errors import ConfigError
 from coheat.service import connections
 from coheat.service.app import create_app
-from coheat.service.connections import Gathering
+from coheat.service.connections import Connection, Gathering
 from coheat.service.limits import Limits, usable_connections
 from coheat.service.logs import event, logging_to
 from coheat.service.server import Address, Server, listen, make_server
@@ -356,7 +356,9 @@ def test_who_sends_on_without_waiting_is_not_read_ahead_of_the_answers(
             answered = b""
             while answered.count(b"HTTP/1.1 ") < 20:
                 answered += await asyncio.wait_for(reader.read(1 << 16), 10)
-            (held,) = [len(other._held) for other in server.server_state.connections]
+            (one_connection,) = server.server_state.connections
+            assert isinstance(one_connection, Connection)
+            held = len(one_connection._held)
             writer.transport.abort()
             assert 0 < held <= 1 << 19, "about what one look at the socket gives"
 
