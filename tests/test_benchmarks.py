@@ -32,6 +32,7 @@ from coheat.served import Block, Served
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import batch_parts  # noqa: E402
 import common  # noqa: E402
 import filter_costs  # noqa: E402
 import plain  # noqa: E402
@@ -284,6 +285,16 @@ def test_help_has_an_example(script: str) -> None:
     done = start(quick("python"), script, "--help")
     assert done.returncode == 0
     assert f"python benchmarks/{script}" in done.stdout
+
+
+def test_the_parts_of_a_batch_are_timed_one_by_one() -> None:
+    chosen = argparse.Namespace(like="youshu", factor=0.02, model="ember", batches=2, batch_size=128)
+    found = batch_parts.measure(chosen)
+    assert all(value >= 0 for value in found["milliseconds"].values())
+    assert found["rows"] == sum(round(count * 0.02) for count in (8_039, 4_771, 32_770))
+    assert 0 < found["edges"] < 10 * found["pairs"]
+    lines = batch_parts.table({"1": found, "2": found}).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["1x", "2x", "last / first"]
 
 
 def test_every_step_of_ten_times_is_measured_in_a_small_world(tmp_path: Path) -> None:
