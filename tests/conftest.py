@@ -9,6 +9,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests keep nothing in the home of whoever runs them; the few about the cache choose a place of their own.
 os.environ["COHEAT_CACHE"] = "off"
+# Where Python is told to keep no bytecode, each of hundreds of commands would compile our sources again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import signal
 import sys
@@ -26,6 +28,7 @@ from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
 
+sys.dont_write_bytecode = False
 # Who is started in the background of a script ignores Ctrl-C, and so do all whom they start; not so in tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
