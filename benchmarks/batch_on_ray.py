@@ -47,11 +47,14 @@ def kill_half_way(
     )
     while len(list(out.glob("part-*"))) < wanted // 3 and process.poll() is None:
         time.sleep(0.01)
-    # A part appears when a node has just ended one: wait until the node is in the middle of the next.
-    while process.poll() is None and not cluster.is_busy(cluster.processes[-1]):
-        time.sleep(0.005)
-    at_kill = len(list(out.glob("part-*")))
-    cluster.kill(cluster.processes[-1])
+    # A part appears when a node has just ended one: wait until the node is in the middle of the next. However
+    # long that takes on a busy machine, the others do not end the batch meanwhile.
+    *others, last = cluster.processes
+    with cluster.halted(others):
+        while process.poll() is None and not cluster.halted_in_a_task(last):
+            time.sleep(0.01)
+        at_kill = len(list(out.glob("part-*")))
+        cluster.kill(last)
     printed, said = process.communicate(timeout=600)
     if process.returncode:
         raise RuntimeError(f"the batch on Ray ended with {process.returncode}:\n{said}")

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,13 +59,27 @@ class Nodes:
         except RuntimeError:
             return self._start(cores, f"--address={self.address}")
 
-    def is_busy(self, node: subprocess.Popen[bytes]) -> bool:
-        """Whether one of its workers is doing a task: Ray has them say so in their title."""
-        for process in psutil.Process(node.pid).children(recursive=True):
+    def halted_in_a_task(self, node: subprocess.Popen[bytes]) -> bool:
+        """Stop its workers and look whether one is doing a task; if so they stay as they are, else go on."""
+        with self.halted([node]) as workers:
+            if is_busy := any(title.startswith("ray::run_text") for title in map(_title, workers)):
+                workers.clear()
+        return is_busy
+
+    @contextmanager
+    def halted(self, nodes: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[psutil.Process]]:
+        """The workers of these nodes, which rest until the block ends; those still listed then go on."""
+        found = [one for node in nodes for one in psutil.Process(node.pid).children(recursive=True)]
+        workers = [one for one in found if _title(one).startswith("ray::")]
+        for one in workers:
             with suppress(psutil.NoSuchProcess):
-                if "".join(process.cmdline()).startswith("ray::run_text"):
-                    return True
-        return False
+                one.suspend()
+        try:
+            yield workers
+        finally:
+            for one in workers:
+                with suppress(psutil.NoSuchProcess):
+                    one.resume()
 
     def kill(self, node: subprocess.Popen[bytes]) -> None:
         """As if its power was cut: no process of the node has time for anything."""
@@ -121,6 +135,13 @@ def nodes() -> Iterator[Nodes]:
     finally:
         found.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _title(process: psutil.Process) -> str:
+    """What a process calls itself: workers of Ray say there what they do."""
+    with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return "".join(process.cmdline())
+    return ""
 
 
 def _free_port() -> int:

@@ -76,7 +76,7 @@ class Scene:
 
     def restart(self, how: int = signal.SIGKILL) -> None:
         self.server.process.send_signal(how)
-        self.server.process.communicate(timeout=60)
+        self.server.process.communicate(timeout=240)
         self.start()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:

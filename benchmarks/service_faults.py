@@ -132,7 +132,7 @@ def kill_rounds(run: Path, kills: int, seed: int = 0, longest: float = 0.6) -> d
             for thread in threads:
                 thread.start()
             time.sleep(rng.uniform(0.02, longest))
-            deadline = time.monotonic() + 30  # where the machine is busy, little would be written so soon
+            deadline = time.monotonic() + 240  # where the machine is busy, little would be written so soon
             while sum(one.acknowledged for one in writers) <= 5 * number and time.monotonic() < deadline:
                 time.sleep(0.005)
             server.kill()

@@ -9,8 +9,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests keep nothing in the home of whoever runs them; the few about the cache choose a place of their own.
 os.environ["COHEAT_CACHE"] = "off"
+# Where Python is told to keep no bytecode, each of hundreds of commands would compile our sources again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
@@ -19,11 +22,13 @@ from typing import Any
 import pytest
 from guard import digest
 from hypothesis import settings
+from quick_python import QuickProcess
 
 from coheat.data.split import Split
 from coheat.data.synthetic import planted_world
 from coheat.data.writing import write_tables
 
+sys.dont_write_bytecode = False
 # Who is started in the background of a script ignores Ctrl-C, and so do all whom they start; not so in tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,18 +39,23 @@ settings.load_profile("coheat")
 
 FIRST = (
     "test_docs",
-    "test_contract",
     "test_ray",
+    "test_explorer",
+    "test_faults",
     "test_workers",
-    "test_light_install",
+    "test_contract",
     "test_demo",
     "test_reproduce",
     "test_runs",
+    "test_light_install",
+    "test_door",
+    "test_replicas",
+    "test_security",
     "test_benchmarks",
-    "test_examples",
-    "test_explorer",
-    "test_faults",
-    "test_site",
+    "test_merchandiser",
+    "test_retraining",
+    "test_api",
+    "test_tuning",
 )
 """The longest files are begun first, so that at the end nobody waits for a worker that has just begun one."""
 
@@ -53,6 +63,13 @@ FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_services() -> None:
+    """Services that the benchmarks start for tests are quick ones."""
+    if common := sys.modules.get("service_common"):
+        common.PROCESS = QuickProcess  # type: ignore[attr-defined]
 
 
 @pytest.fixture

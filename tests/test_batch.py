@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from by_hand import NOWHERE
 from factorisation import factorisation
 from pyarrow import parquet
+from quick_python import QuickProcess
 from test_artifact import save
 
 from coheat.artifact import Contents
@@ -155,14 +155,14 @@ from pathlib import Path
 from coheat.batch import recommend_all
 from coheat.recommender import Recommender
 recommend_all(Recommender.load(sys.argv[1]), Path(sys.argv[2]), 3, part_size=1,
-              on_part=lambda done, parts: time.sleep(0.02))
+              on_part=lambda done, parts: time.sleep(0.02 if done < 40 else 600))  # it is not to end
 """
 
 
 def test_killed_and_started_again(recommender: Recommender, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "model"), str(out)])
-    deadline = time.monotonic() + 60
+    process = QuickProcess([sys.executable, "-c", SLOW, str(tmp_path / "model"), str(out)])
+    deadline = time.monotonic() + 240
     while len(list(out.glob("part-*"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)

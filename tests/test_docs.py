@@ -165,7 +165,7 @@ def help_of(*program: str) -> str:
     """Asked once, though a program may stand in several commands."""
     environment = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(
-        [*program, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        [*program, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -74,7 +74,7 @@ def loaded_by(statement: str) -> set[str]:
     """The modules a fresh Python has loaded after a statement."""
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
     )
     return set(done.stdout.split())
 

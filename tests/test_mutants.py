@@ -134,6 +134,8 @@ def test_a_dataclass_from_json_has_the_types_that_it_says() -> None:
     for value in strange:
         with pytest.raises(ArtifactError, match="share"):
             build(Example, {**GOOD, "share": value}, "here")
+        with pytest.raises(ArtifactError, match="lines"):
+            build(Example, {**GOOD, "lines": [[1.0, value]]}, "here")
     with pytest.raises(ArtifactError, match="count is missing"):
         build(Example, {name: value for name, value in GOOD.items() if name != "count"}, "here")
 

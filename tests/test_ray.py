@@ -6,13 +6,13 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from batch_on_ray import kill_half_way, parts_in
 from batch_speed import write_model
+from quick_python import quick
 from ray_nodes import Nodes, nodes
 
 from coheat.batch import recommend_all
@@ -69,7 +69,7 @@ def cluster() -> Iterator[Nodes]:
 def run(cluster: Nodes, *words: object) -> tuple[str, str]:
     """Have Python run this as somebody who has the cluster's token, which Ray reads when it is imported."""
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [quick("python"), *map(str, words)],
         env={**os.environ, **cluster.environment},
         capture_output=True,
         text=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_python import quick
+from quick_python import QuickProcess, quick
 
 from coheat.data.dataset import pairs, relation
 from coheat.data.files import read_data, read_split
@@ -180,7 +180,7 @@ def test_an_interrupted_run_says_the_exact_command(planted_directory: Path, tmp_
         open_run(place).evaluate()
     command = shlex.split(str(caught.value).splitlines()[-1])
     assert command[0] == "coheat"
-    subprocess.run([quick("coheat"), *command[1:]], check=True, timeout=120)
+    subprocess.run([quick("coheat"), *command[1:]], check=True, timeout=240)
     whole = train_run(planted_directory, tmp_path / "whole", "coheat", overrides=overrides)
     assert history(place) == history(whole.path)
     assert parameters(place) == parameters(whole.path)
@@ -215,7 +215,7 @@ def kill_after(epochs_done: int, command: list[str], path: Path) -> None:
     """Start training in a process of its own and kill it in the epoch after this one."""
     written = path / "history.jsonl"
     deadline = time.monotonic() + 300
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = QuickProcess(command, stdout=subprocess.DEVNULL)
     while not written.exists() or len(written.read_text().splitlines()) < epochs_done:
         assert process.poll() is None, "training ended before it could be killed"
         assert time.monotonic() < deadline

@@ -100,6 +100,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         if value is None and type(None) in inside:
             return None
         return _checked(value, next(one for one in inside if one is not type(None)), where)
+    if inside in ((float,), (float, ...)) and _are_floats(value) and (origin is list or inside[-1] is ...):
+        return value if origin is list else tuple(value)
     if origin is list and isinstance(value, list):
         return [_checked(one, inside[0], where) for one in value]
     if origin is dict and isinstance(value, dict):
@@ -112,6 +114,11 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if not _fits(value, hint):
         raise ArtifactError(f"{where}: {_shown(value)} instead of {getattr(hint, '__name__', hint)}")
     return value
+
+
+def _are_floats(value: object) -> bool:
+    """Whether it is a list of ordinary floats: curves have a hundred thousand, too many to look at singly."""
+    return isinstance(value, list) and set(map(type, value)) == {float} and all(map(math.isfinite, value))
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_python import quick
+from quick_python import QuickProcess, quick
 
 from coheat.cli import main
 from coheat.data.synthetic import planted_world
@@ -27,7 +27,7 @@ PROGRAM = [sys.executable, "-c", "from coheat.cli import main; main()"]
 def coheat(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, as a user would."""
     command = [quick("coheat"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_a_full_disk_is_a_sentence(data: Path, tmp_path: Path) -> None:
 
     wide = ["--epochs", "1", "--set", "embedding_size=4096"]
     command = [*PROGRAM, "train", str(data), "--out", str(tmp_path / "run"), *wide]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, preexec_fn=limit)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert "safetensors" in done.stderr
@@ -287,9 +287,7 @@ def test_interrupting_says_how_to_go_on(
     """SIGINT, which is Ctrl-C, to a process of its own; the command it prints finishes the run."""
     out = tmp_path / "run"
     arguments = ["train", str(data), "--out", str(out), "--epochs", "100000", "--set", "embedding_size=8"]
-    process = subprocess.Popen(
-        [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = QuickProcess([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ends_here(process)
     checkpoint = out / "checkpoint.json"
     deadline = time.monotonic() + 300
@@ -298,7 +296,7 @@ def test_interrupting_says_how_to_go_on(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=240)
     assert process.returncode == 130
     assert stdout == ""
     assert "Traceback" not in stderr

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from quick_python import QuickProcess
 from tiny import SMALL, write_experiment, write_plain, write_published
 
 from coheat.cli import main
@@ -180,7 +181,7 @@ models = [
 
 def start(*arguments: object) -> subprocess.Popen[str]:
     program = [sys.executable, "-c", "from coheat.cli import main; main()"]
-    return subprocess.Popen(
+    return QuickProcess(
         [*program, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
@@ -209,12 +210,12 @@ def test_killed_and_interrupted_it_goes_on_exactly(place: Path, tmp_path: Path) 
     assert workers
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=240)
     assert not alive, "a worker goes on without whoever asked for it"
     process = start(*command)
     wait_for_epochs(out, 40, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 130, errors
     assert "The same command goes on" in errors
     assert "Traceback" not in errors

@@ -342,7 +342,7 @@ def test_a_key_is_asked_for_and_a_dead_service_is_a_sentence(
         page.wait_for_text("#published", "with a key is published")
         page.show_list_of("user-0-1")
         served.process.terminate()
-        served.process.wait(timeout=60)
+        served.process.wait(timeout=240)
         page.one("input[value=new] + span").click()
         page.wait_for_text("#list .trouble", "The service does not answer")
     assert [message for message in page.complaints() if "ERR_CONNECTION_REFUSED" not in message] == []

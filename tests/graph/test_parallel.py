@@ -13,7 +13,7 @@ from coheat.graph.parallel import one_torch_thread, run_tasks
 
 @pytest.mark.skipif(threads.n_threads() < 2, reason="needs two cores")
 def test_tasks_run_side_by_side() -> None:
-    met = threading.Barrier(2, timeout=10)  # breaks unless two of them wait at the same time
+    met = threading.Barrier(2, timeout=240)  # breaks unless two of them wait at the same time
     assert sorted(run_tasks([met.wait, met.wait])) == [0, 1]  # each is told its place at the barrier
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
+from quick_python import QuickProcess
 
 from coheat.cli import main
 
@@ -77,7 +78,7 @@ def environment() -> dict[str, str]:
 def serving(run: Path) -> Iterator[str]:
     """A service in a process of its own; its address."""
     words = [*PROGRAM, "serve", str(run), "--port", "0", "--drain", "0", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with QuickProcess(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         text = ""
         for line in process.stdout:
@@ -92,7 +93,7 @@ def serving(run: Path) -> Iterator[str]:
             yield address
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(240)
 
 
 def is_ready(address: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from postgres_server import PostgresServer, programs
+from quick_python import QuickProcess
 from retraining_shop import PROGRAM, SETTINGS, ask, coheat, environment, news, serving, write_shop
 
 from coheat.data.dataset import BundleData, pairs
@@ -216,8 +217,8 @@ def test_killed_at_any_moment_the_same_command_goes_on(shop: Place, tmp_path: Pa
     (cut / ".run.json.1.part").touch()
     words = [*PROGRAM, "retrain", str(run), "--from", f"{run}.service", "--out", str(cut), "--quiet"]
     kills = 0
-    for share in (0.5, 0.7, 0.85):
-        process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
+    for share in (0.2, 0.4, 0.6):
+        process = QuickProcess(words, env=environment(), stdout=subprocess.DEVNULL)
         try:
             process.wait(seconds * share)
         except subprocess.TimeoutExpired:

@@ -35,7 +35,7 @@ def test_every_command_is_answered(tmp_path: Path) -> None:
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=240,
                 check=False,
             )
             if done.returncode == 127:

@@ -61,7 +61,7 @@ async def got(client: httpx.AsyncClient, path: str, written: httpx.Response) -> 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     done = [quick("coheat"), *words]
     found = subprocess.run(
-        done, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+        done, capture_output=True, text=True, timeout=240, env={**os.environ, **environment}
     )
     assert "Traceback" not in found.stderr, found.stderr
     assert PASSWORD not in found.stdout + found.stderr
@@ -166,7 +166,7 @@ def test_while_the_database_is_away_lists_go_on_and_nothing_is_lost(tmp_path: Pa
     run, address, postgres = linked_run(tmp_path), database(), server()
 
     async def settled(client: httpx.AsyncClient, wanted: int) -> httpx.Response:
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + 240
         while (found := await client.get("/health/ready")).status_code != wanted:
             assert time.monotonic() < ends, found.json()
             await asyncio.sleep(0.05)
@@ -185,7 +185,7 @@ def test_while_the_database_is_away_lists_go_on_and_nothing_is_lost(tmp_path: Pa
             refused = await asyncio.gather(*(publish(both[0], f"r{n}", ["item-1"]) for n in range(20)))
             assert {answer.status_code for answer in refused} == {503}
             assert {"nothing was changed" in answer.json()["detail"] for answer in refused} == {True}
-            assert time.monotonic() - begun < 20  # one after the other it would be a minute
+            assert time.monotonic() - begun < 40  # one after the other it would be a minute
             assert PASSWORD not in refused[0].text
             postgres.start() if how == "stopped" else postgres.pause(stopped=False)
             # Asked when nobody knew that it is away: refused, or answered in the end.
@@ -234,7 +234,7 @@ def test_a_database_that_was_set_back_is_followed_there(tmp_path: Path) -> None:
                 connection.execute("DELETE FROM coheat.bundles WHERE sequence = 2")
                 connection.execute("DELETE FROM coheat.changes WHERE sequence = 2")
                 connection.execute("UPDATE coheat.state SET latest = 1")
-            ends = time.monotonic() + 30
+            ends = time.monotonic() + 240
             while (await client.get("/v1/bundles/lost")).status_code != 404:
                 assert time.monotonic() < ends
                 await asyncio.sleep(0.05)
@@ -336,7 +336,7 @@ def test_keys_are_made_for_all_replicas_and_revoked_in_a_moment(tmp_path: Path) 
             await both[0].put("/v1/bundles/new", json={"item_ids": ["item-1"]}, headers=key)
             with keys_of(address) as ring:
                 ring.revoke("shop")
-            ends = time.monotonic() + 20
+            ends = time.monotonic() + 240
             while {(await client.get("/v1/models", headers=key)).status_code for client in both} != {401}:
                 assert time.monotonic() < ends
                 await asyncio.sleep(0.05)
@@ -350,7 +350,7 @@ def test_keys_are_made_for_all_replicas_and_revoked_in_a_moment(tmp_path: Path) 
 def test_without_psycopg_it_says_what_to_install(tmp_path: Path) -> None:
     hidden = f"import sys; sys.modules['psycopg'] = None; {START}"
     words = [quick("python"), "-c", hidden, "keys", "list", str(tmp_path), "--state", "postgresql://h/d"]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert found.returncode == 2
     assert "coheat[postgres]" in " ".join(found.stderr.split())
 

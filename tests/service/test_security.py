@@ -197,7 +197,7 @@ def test_other_addresses_need_keys(run: Path) -> None:
         [sys.executable, "-c", START, "serve", str(run), "--host", "0.0.0.0", "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 2
     assert "without a key the service listens on this machine only" in done.stderr

@@ -160,7 +160,7 @@ def test_one_model_is_a_side_of_its_own(tmp_path: Path) -> None:
 
 def run_coheat(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [quick("coheat"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_two_runs_are_served_and_compared_from_the_command_line(tmp_path: Path) -> None:

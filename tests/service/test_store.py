@@ -340,7 +340,7 @@ def test_a_damaged_store_of_the_first_format_stays_as_it_is(tmp_path: Path) -> N
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     done = [quick("coheat"), "state", *arguments]
-    return subprocess.run(done, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(done, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_backup_is_made_while_it_is_written_to_and_restored(path: Path, tmp_path: Path) -> None:

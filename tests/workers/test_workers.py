@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from quick_python import quick
+from quick_python import QuickProcess, quick
 from three_models import SETTINGS, train_three
 
 from coheat.checkpoint import Checkpoints
@@ -87,7 +87,7 @@ def test_whatever_is_killed_or_interrupted_training_goes_on_alike(
     orphans = two.ranks()
     two.process.kill()
     assert "rank 1 was killed by signal 9; all start again from epoch" in two.errors()
-    psutil.wait_procs(orphans, timeout=60)
+    psutil.wait_procs(orphans, timeout=240)
     assert not any(rank.is_running() for rank in orphans), "no rank outlives who started it"
     parts = [path.name.split("-")[0] for path in out.glob("*-??????.safetensors")]
     assert sorted(parts) == [f"{part}.{n}of2" for part in ("best", "model", "optimizers") for n in (1, 2)]
@@ -168,7 +168,7 @@ class Command:
             words += ["--set", f"{name}={value}"]
         self.checkpoint, self.log = out / "checkpoint.json", out.with_name(f"{size}.log")
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
+            self.process = QuickProcess(
                 [sys.executable, "-c", "from coheat.cli import main; main()", *words, *more],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -184,7 +184,7 @@ class Command:
         return int(json.loads(self.checkpoint.read_text())["standing"]["epoch"])
 
     def errors(self) -> str:
-        self.process.wait(timeout=120)
+        self.process.wait(timeout=240)
         return self.log.read_text()
 
 
