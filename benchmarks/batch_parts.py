@@ -32,7 +32,7 @@ PARTS = ("draw", "choose edges", "loss and gradients", "update")
 def measure(chosen: argparse.Namespace) -> Measured:
     """Milliseconds of each part of a batch, the mean over some batches after the first."""
     counts = {name: round(count * chosen.factor) for name, count in LIKE[chosen.like].items()}
-    config, settings = resolve_settings(chosen.model, "default", {})
+    config, settings = resolve_settings(chosen.model, "default", chosen.set)
     model: Any = model_class(chosen.model)(realistic_world(**counts, seed=0), config, Randomness(0))
     assert isinstance(model, TwoViewModel)
     model.is_served = False  # nothing around the batches is wanted
@@ -40,7 +40,7 @@ def measure(chosen: argparse.Namespace) -> Measured:
     model.begin_epoch(Progress(1, 1))
     (optimizer,) = model.optimizers()
     assert isinstance(optimizer, Adam)
-    drawn = iter(model.drawn(chosen.batch_size or settings.batch_size))
+    drawn = iter(model.drawn(settings.batch_size))
     spent, reached = dict.fromkeys(PARTS, 0.0), 0
     for number in range(chosen.batches + 1):
         marks = [time.process_time()]
@@ -100,7 +100,9 @@ def main() -> None:
     options.add_argument("--model", choices=("coheat", "crosscbr", "ember"), default="coheat")
     options.add_argument("--factors", type=float, nargs="+", default=[1, 4, 10], metavar="F")
     options.add_argument("--batches", type=int, default=10, metavar="N", help="batches that are timed")
-    options.add_argument("--batch-size", type=int, metavar="N", help="default: that of the model's preset")
+    options.add_argument(
+        "--set", type=json.loads, default={}, metavar="JSON", help='such as {"optimiser": "lazy-adam"}'
+    )
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     options.add_argument("--factor", type=float, help=argparse.SUPPRESS)
     chosen = options.parse_args()

@@ -294,7 +294,7 @@ def test_help_has_an_example(script: str) -> None:
 
 
 def test_the_parts_of_a_batch_are_timed_one_by_one() -> None:
-    chosen = argparse.Namespace(like="youshu", factor=0.02, model="ember", batches=2, batch_size=128)
+    chosen = argparse.Namespace(like="youshu", factor=0.02, model="ember", batches=2, set={"batch_size": 128})
     found = batch_parts.measure(chosen)
     assert all(value >= 0 for value in found["milliseconds"].values())
     assert found["rows"] == sum(round(count * 0.02) for count in (8_039, 4_771, 32_770))

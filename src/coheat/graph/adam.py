@@ -168,18 +168,26 @@ def _collect_and_update_reached(
     block, reached = np.empty((BLOCK, table.shape[1]), np.float32), np.empty(BLOCK, np.bool_)
     for t in range(start, stop, BLOCK):
         end = min(t + BLOCK, stop)
-        for row in range(t, end):
-            reached[row - t] = False
-            for indptr, _, _, _, _, direct_at in parts:
+        reached[:] = False
+        for indptr, _, _, _, _, direct_at in parts:  # parts outside: to unpack one for every row is slow
+            for row in range(t, end):
                 reached[row - t] |= indptr[row + 1] > indptr[row] or direct_at[row] >= 0
         if not reached[: end - t].any():
             continue
         block[:] = 0
         for indptr, sources, target_scales, x, direct, direct_at in parts:
             collect(t, end, indptr, sources, target_scales, x, direct, direct_at, t, block)
-        for row in range(t, end):
-            if reached[row - t]:
+        # Runs of neighbours together: to cut a row out of four tables takes as long as to update it.
+        row = t
+        while row < end:
+            run = row
+            while row < end and reached[row - t]:
+                row += 1
+            if row > run:
+                gradient, moments = block[run - t : row - t].reshape(-1), slice(run - offset, row - offset)
+                means, squares = first[moments].reshape(-1), second[moments].reshape(-1)
                 _update_rows(
-                    block[row - t], table[row], first[row - offset], second[row - offset],
+                    gradient, table[run:row].reshape(-1), means, squares,
                     rate, decay, beta, beta_of_squares, correction, epsilon,
                 )  # fmt: skip
+            row += 1
