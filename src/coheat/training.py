@@ -38,6 +38,7 @@ from coheat.data.split import Split
 from coheat.errors import ConfigError, Interrupted, TrainingError
 from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
+from coheat.graph.parallel import one_blas_thread
 from coheat.graph.ranks import ALONE, Ranks, shared_by
 from coheat.memory import MemoryEstimate, check_memory
 from coheat.models.base import Model, Progress
@@ -246,7 +247,8 @@ def rehearse(model: Model, batch_size: int, watcher: Watcher, ranks: Ranks) -> b
     split = Split(inner.data, nothing, nothing.copy())
     fit(inner, split, settings, watcher=watcher.rehearsal(model), ranks=ranks)
     if ranks.leads:
-        model.learn_from(inner.eval())
+        with one_blas_thread():
+            model.learn_from(inner.eval())
     return True
 
 
