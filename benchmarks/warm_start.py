@@ -3,10 +3,9 @@
 Interactions are put in order: by time, where they have times, else by chance. Yesterday's model learns from
 the first of them, today's from more; both of today's, the fresh one and the one that starts from
 yesterday's, are judged by the same later ones. Without times, some bundles are left out of yesterday
-altogether, so that there are new ones. With --split, today has the training part of a
-published split, yesterday some of that, and the test part judges. Seconds are those of the processor, so that
-other work on the machine
-does not count; what compiles is compiled before.
+altogether, so that there are new ones. With --split, today has the training part of a published split,
+yesterday some of that, and the test part judges. Seconds are those of the processor, so that other work on
+the machine does not count; what compiles is compiled before.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def days_of_split(split: Split, options: argparse.Namespace, rng: np.random.Gene
     n = data.user_bundle.nnz
     kept = rng.permutation(n) < (1 - options.step) * n
     kept &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
-    return Days(first(data, kept), data, split.test)
+    return Days(first(data, kept), data, split.parts[options.part])
 
 
 def night(days: Days, options: argparse.Namespace, out: Path) -> dict[str, Any]:
@@ -144,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--cuts", type=float, nargs="+", default=[0.9], help="where today ends, as a share of all; repeatable"
     )
     options.add_argument("--split", action="store_true", help="take the published split of the data")
+    options.add_argument("--part", choices=["validation", "test"], default="test",
+                         help="the part of it that judges; settings are chosen by validation")  # fmt: skip
     options.add_argument("--step", type=float, default=0.1, help="what today has more than yesterday")
     options.add_argument("--judged", type=float, default=0.1, help="what judges, right after today")
     options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")

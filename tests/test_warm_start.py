@@ -21,8 +21,8 @@ from coheat.models import MODELS
 from coheat.models.base import Model
 from coheat.rng import Randomness
 from coheat.runs import contents_of, open_run, train_run
-from coheat.training import TrainingSettings, Watcher
-from coheat.warm_start import shortened, start_from, starts_warm
+from coheat.training import TrainingSettings, Watcher, shortened
+from coheat.warm_start import start_from, starts_warm
 
 ABOUT = Description("", {}, {}, 0, "everything", "", "", 1, {}, 0.0, "")
 WARM = [name for name, model in MODELS.items() if starts_warm(model)]

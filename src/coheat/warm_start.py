@@ -4,7 +4,7 @@ What is taken over comes from the artifact's `parameters.safetensors`, the model
 does not read. Tables with a row for each user, bundle or item are matched by id; rows of ids that the other
 model did not know stay as they were drawn. Everything else that was learned is copied as it is. Schedules go
 on where the other training had arrived: a start stands for the first epochs, and only the last
-`warm_share` of them are trained (`shortened`).
+`warm_share` of them are trained (`coheat.training.shortened`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from coheat.artifact import Artifact
 from coheat.data.dataset import Indices
 from coheat.errors import ConfigError
 from coheat.models.base import Model
-from coheat.training import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,10 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
         for name, buffer in model.named_buffers():
             if name in model.learned_buffers:
                 _take(buffer, _found(learned, name, artifact, buffer, False), None)
+    model.take_over(learned, rows)
     model.is_warm = True
     known = {kind: int((at >= 0).sum()) for kind, at in rows.items()}
     return WarmStart(known, {kind: len(at) - known[kind] for kind, at in rows.items()})
-
-
-def shortened(settings: TrainingSettings) -> TrainingSettings:
-    """What is left to train after a warm start: the last `warm_share` of the epochs."""
-    epochs = max(1, round(settings.warm_share * settings.epochs))
-    return settings.model_copy(update={"epochs": epochs, "skipped": settings.epochs - epochs})
 
 
 def _rows(index: dict[str, int], ids: Sequence[str]) -> Indices:

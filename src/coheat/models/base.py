@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coheat.config import Settings
-from coheat.data.dataset import BundleData
+from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import triples
 from coheat.graph import overlap as overlap  # puts the compiled sums of overlaps in place
 from coheat.graph.adam import Adam
@@ -26,6 +26,9 @@ from coheat.rng import Randomness
 from coheat.served import Block, Csr, Relations, Served
 
 FloatArray = npt.NDArray[np.float32]
+
+HANDED_ON = "handed_on."
+"""How the names of tensors begin that an artifact keeps beside a model's state (`Model.handed_on`)."""
 
 
 class ModelConfig(Settings):
@@ -181,6 +184,15 @@ class Model(nn.Module):
 
     def learn_from(self, rehearsal: Model) -> None:
         """Called with the trained `rehearsal`; what is learned must be part of the state."""
+
+    def handed_on(self) -> dict[str, Tensor]:
+        """What a later training can start from beside the state, under names that begin with `HANDED_ON`; by
+        default nothing."""
+        return {}
+
+    def take_over(self, learned: Mapping[str, Tensor], rows: Mapping[str, Indices]) -> None:
+        """Called by a warm start with all that an artifact keeps and, for users, bundles and items, with the
+        row there of each row here (-1: none). The parameters and `learned_buffers` are filled already."""
 
     def finish(self, validate: Validation) -> dict[str, float] | None:  # noqa: ARG002
         """Called once when training is over, with the best epoch's state: a last choice by validation.

@@ -56,6 +56,7 @@ from coheat.models.companions import companions
 from coheat.models.contest import LOW, Contest
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
+from coheat.models.rehearsed import Rehearsed, left_by
 from coheat.models.stand_ins import StandIns, divide
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Curve, Knob, Overlap, Relations, Served
@@ -143,9 +144,12 @@ class Ember(CrossCBR):
     youth: Tensor
     curves: Tensor
     lines: Tensor
+    _rehearsed: Rehearsed | None = None
+    """The rehearsal of the model that this one started from."""
 
     def __init__(self, data: BundleData, config: EmberConfig, rng: Randomness):
         super().__init__(data, config, rng)
+        self._left: dict[str, Tensor] = {}
         # Part of the state, because a saved model does not keep the times.
         youth = youth_of(data, config.young_days)
         self.register_buffer("is_new", torch.from_numpy(data.new_bundles(config.young_days)))
@@ -254,7 +258,14 @@ class Ember(CrossCBR):
 
     @cached_property
     def _stand_ins(self) -> StandIns:
-        return divide(self.data, self.rng.generator("stand-ins"))
+        before = None if self._rehearsed is None else self._rehearsed.before
+        return divide(self.data, self.rng.generator("stand-ins"), before=before)
+
+    def take_over(self, learned: Mapping[str, Tensor], rows: Mapping[str, Indices]) -> None:
+        self._rehearsed = Rehearsed.found(learned, rows, self.config.embedding_size)
+
+    def handed_on(self) -> dict[str, Tensor]:
+        return self._left
 
     def rehearsal(self) -> tuple[Model, int] | None:
         epochs = self.config.rehearsal_epochs
@@ -262,12 +273,15 @@ class Ember(CrossCBR):
             return None
         config = self.config.model_copy(update={"rehearsal_epochs": 0, "choose": "fixed"})
         inner = Ember(self._stand_ins.kept, config, self.rng.child("rehearsal"))
+        if self._rehearsed is not None and self._stand_ins.goes_on:
+            self._rehearsed.start(inner)
         return inner.to(self.users.device), epochs
 
     @torch.no_grad()
     def learn_from(self, rehearsal: Model) -> None:
         """The curves that would have found what was held out of the rehearsal, and the knob's lines."""
         assert isinstance(rehearsal, Ember)
+        self._left = left_by(rehearsal, self._stand_ins)
         inner, apart = rehearsal._served(self._prior()), self._stand_ins
         young, rng = apart.is_stand_in, self.rng.generator("choices")
         taken = inner.bundles.taken
