@@ -334,7 +334,7 @@ def train_run(
         if not resuming and ranks.leads:
             _begin(run)
         _train(run, lambda: fit(model, split, training, out, resuming, watcher, ranks), model, ranks)
-        if ranks.leads:
+        if ranks.leads and split.validation.nnz:
             found = beside_rivals(run.artifact.served(), split, model_name, training.k, seed)
             if found:
                 write_json(out / RIVALS, found)

@@ -21,6 +21,7 @@ from torch import Tensor
 from coheat.artifact import Artifact
 from coheat.data.dataset import Indices
 from coheat.errors import ConfigError
+from coheat.ids import Vocabulary
 from coheat.models.base import Model
 
 
@@ -60,7 +61,7 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
         raise ConfigError(f"{artifact.directory}: keeps no parameters to start from; train without --start")
     learned = load_file(path)
     vocabularies = {"user": model.data.users, "bundle": model.data.bundles, "item": model.data.items}
-    rows = {kind: _rows(artifact.ids(kind).index, own.ids) for kind, own in vocabularies.items()}
+    rows = {kind: _rows(artifact.ids(kind), own.ids) for kind, own in vocabularies.items()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             kind = model.row_tables.get(name.rpartition(".")[2])
@@ -75,8 +76,12 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
     return WarmStart(known, {kind: len(at) - known[kind] for kind, at in rows.items()})
 
 
-def _rows(index: dict[str, int], ids: Sequence[str]) -> Indices:
+def _rows(others: Vocabulary, ids: Sequence[str]) -> Indices:
     """Where each id stands among the others, -1 where it does not."""
+    both = min(len(others), len(ids))
+    if list(others.ids[:both]) == list(ids[:both]):  # as after collecting, which adds ids at the end
+        return np.where(np.arange(len(ids)) < both, np.arange(len(ids)), -1)
+    index = others.index
     return np.array([index.get(name, -1) for name in ids], dtype=np.int64)
 
 

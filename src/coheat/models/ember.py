@@ -167,7 +167,7 @@ class Ember(CrossCBR):
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
-        if self.is_served and not self.wanted.any():
+        if self.is_served and not numpy(self.wanted).any():
             config, rng = self.config, self.rng.generator("companions")
             found = companions(
                 self.data,
@@ -211,8 +211,9 @@ class Ember(CrossCBR):
         data, rare = self.data, rarity(self.data.bundle_item)
         sizes = np.maximum(np.diff(data.bundle_item.indptr), 1)
         said, total = sparse.diags_array(sizes**-0.5) @ data.bundle_item, 0.0
-        for start in range(0, data.n_users, USERS_AT_ONCE):
-            users = slice(start, start + USERS_AT_ONCE)
+        takers = np.flatnonzero(np.diff(data.user_bundle.indptr))
+        for start in range(0, len(takers), USERS_AT_ONCE):
+            users = takers[start : start + USERS_AT_ONCE]
             taken = data.user_bundle[users]
             profiles = (taken @ said + OWN * data.user_item[users]) @ sparse.diags_array(rare)
             total += float((taken @ data.bundle_item).multiply(profiles).sum())

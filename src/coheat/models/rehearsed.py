@@ -1,10 +1,10 @@
 """What a rehearsal leaves to the next one, so that it need not start from scratch every night.
 
-A rehearsal learns from what a division kept (`coheat.models.stand_ins`), and what it held out decides. Vectors
-that have seen nothing of that are as good a start for it as yesterday's are for the model itself. Those of
-yesterday's rehearsal are such: today's division goes on from yesterday's, and holds out nothing that any
-rehearsal before it has seen. Beside its vectors a rehearsal leaves just that, all by row; a warm start finds
-the rows again by their ids.
+A rehearsal learns from what a division kept (`coheat.models.stand_ins`), and what was held out decides.
+Vectors that have seen nothing of that are as good a start for it as yesterday's are for the model itself.
+Those of yesterday's rehearsal are such: today's division goes on from yesterday's, and holds out nothing that
+any rehearsal before it has seen. Beside its vectors a rehearsal leaves just that, all by row; a warm start
+finds the rows again by their ids.
 """
 
 from __future__ import annotations
