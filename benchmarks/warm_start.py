@@ -87,13 +87,14 @@ def days_of_split(split: Split, options: argparse.Namespace, rng: np.random.Gene
     return Days(first(data, kept), data, split.parts[options.part])
 
 
-def night(days: Days, options: argparse.Namespace, out: Path) -> dict[str, Any]:
+def night(days: Days, options: argparse.Namespace, seed: int, out: Path) -> dict[str, Any]:
     """One night: yesterday's model, a fresh one and a warm one, judged by what came later."""
     settings: dict[str, Any] = {
         "model_name": options.model,
         "preset": options.preset,
         "overrides": parse_overrides(options.settings),
         "scenario": "everything",
+        "seed": seed,
         "watcher": Watcher(),
     }
     before = train_run(days.yesterday, out / "yesterday", **settings)
@@ -142,6 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument(
         "--cuts", type=float, nargs="+", default=[0.9], help="where today ends, as a share of all; repeatable"
     )
+    options.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], help="of what chance decides; all nights for each"
+    )
     options.add_argument("--split", action="store_true", help="take the published split of the data")
     options.add_argument("--part", choices=["validation", "test"], default="test",
                          help="the part of it that judges; settings are chosen by validation")  # fmt: skip
@@ -150,16 +154,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     asked = options.parse_args(arguments)
-    rng = np.random.default_rng(0)
     split = read_split(asked.data) if asked.split else None
     data = split.train if split else read_data(asked.data)
     nights = []
     with tempfile.TemporaryDirectory(prefix="coheat-benchmark-") as name:
         compile_all(asked, data, Path(name) / "compiled")
-        for number, cut in enumerate(asked.cuts):
+        several = [(seed, cut) for seed in asked.seeds for cut in asked.cuts]
+        for number, (seed, cut) in enumerate(several):
+            rng = np.random.default_rng(seed)
             days = days_of_split(split, asked, rng) if split else days_of(data, cut, asked, rng)
-            nights.append(night(days, asked, Path(name) / str(number)))
-            print(f"night {number + 1} of {len(asked.cuts)} is over", flush=True)
+            nights.append(night(days, asked, seed, Path(name) / str(number)))
+            print(f"night {number + 1} of {len(several)} is over", flush=True)
     gaps = {m: bootstrap(np.concatenate([one["gaps"][m] for one in nights])) for m in METRICS}
     seconds = {side: sum(one["seconds"][side] for one in nights) for side in ("fresh", "warm")}
     rows = []

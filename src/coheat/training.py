@@ -38,7 +38,7 @@ from coheat.data.split import Split
 from coheat.errors import ConfigError, Interrupted, TrainingError
 from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
-from coheat.graph.parallel import one_blas_thread
+from coheat.graph.parallel import one_blas_thread, one_torch_thread
 from coheat.graph.ranks import ALONE, Ranks, shared_by
 from coheat.memory import MemoryEstimate, check_memory
 from coheat.models.base import Model, Progress
@@ -249,7 +249,7 @@ def rehearse(model: Model, settings: TrainingSettings, watcher: Watcher, ranks: 
     split = Split(inner.data, nothing, nothing.copy())
     fit(inner, split, shortened(own) if inner.is_warm else own, watcher=watcher.rehearsal(model), ranks=ranks)
     if ranks.leads:
-        with one_blas_thread():
+        with one_torch_thread(), one_blas_thread():
             model.learn_from(inner.eval())
     return True
 

@@ -46,11 +46,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
-from scipy import sparse
 from torch import Tensor
 
 from coheat.data.dataset import BundleData, Indices, Sparse
-from coheat.graph.overlap import FloatArray, rarity
+from coheat.graph.overlap import FloatArray, rarity, shared_with_taken
 from coheat.models.base import Model, Progress, Validation, numpy
 from coheat.models.companions import companions
 from coheat.models.contest import LOW, Contest
@@ -67,8 +66,6 @@ MEANING = "0 hides new bundles, 1 gives them their fair share of places, 2 twice
 KNOTS = np.array(COUNTS)
 OWN = 0.4
 """What an own item says in the overlap, beside 1 / sqrt(size) from each of the user's bundles with it."""
-USERS_AT_ONCE = 4096
-"""Users whose profiles are looked at together."""
 LEARNERS, JUDGES, AT_ONCE = 2000, 600, 64
 """Users from whose choices curves are learned, in whose lists places are counted, and scored at a time."""
 SCORES_AT_ONCE = 1 << 22
@@ -210,13 +207,7 @@ class Ember(CrossCBR):
         interactions, each without what the bundle itself brought."""
         data, rare = self.data, rarity(self.data.bundle_item)
         sizes = np.maximum(np.diff(data.bundle_item.indptr), 1)
-        said, total = sparse.diags_array(sizes**-0.5) @ data.bundle_item, 0.0
-        takers = np.flatnonzero(np.diff(data.user_bundle.indptr))
-        for start in range(0, len(takers), USERS_AT_ONCE):
-            users = takers[start : start + USERS_AT_ONCE]
-            taken = data.user_bundle[users]
-            profiles = (taken @ said + OWN * data.user_item[users]) @ sparse.diags_array(rare)
-            total += float((taken @ data.bundle_item).multiply(profiles).sum())
+        total = shared_with_taken(self.relations, sizes**-0.5, OWN, rare)
         total -= float(((data.bundle_item @ rare) / np.sqrt(sizes)) @ data.popularity)
         scale, one = max(total / max(data.user_bundle.nnz, 1), 1e-3), Curve.constant(1.0)
         return (
