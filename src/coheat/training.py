@@ -390,7 +390,8 @@ class _Run:
         if self.ranks.leads:
             self.checkpoints.append(self.history[-1])
         self.last = None  # its files, before there are others
-        state = model_state(self.model, self.directory, self.ranks)
+        is_best = self.best_state and self.standing.best_epoch == self.standing.epoch
+        state = self.best_state if is_best else model_state(self.model, self.directory, self.ranks)
         optimizers = optimizer_state(self.optimizers, self.directory, self.ranks)
         self.last = _Snapshot(self.standing, state, self.best_state, *optimizers)
         if self.standing.epoch % self.settings.checkpoint_every == 0 or self.standing.finished(self.settings):

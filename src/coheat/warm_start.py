@@ -22,7 +22,7 @@ from coheat.artifact import Artifact
 from coheat.data.dataset import Indices
 from coheat.errors import ConfigError
 from coheat.ids import Vocabulary
-from coheat.models.base import Model
+from coheat.models.base import Model, take_rows
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,13 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
         for name, parameter in model.named_parameters():
             kind = model.row_tables.get(name.rpartition(".")[2])
             found = _found(learned, name, artifact, parameter, kind is not None)
-            _take(parameter, found, None if kind is None else rows[kind])
+            if kind is None:
+                parameter.copy_(found)
+            else:
+                take_rows(parameter, found, rows[kind])
         for name, buffer in model.named_buffers():
             if name in model.learned_buffers:
-                _take(buffer, _found(learned, name, artifact, buffer, False), None)
+                buffer.copy_(_found(learned, name, artifact, buffer, False))
     model.take_over(learned, rows)
     model.is_warm = True
     known = {kind: int((at >= 0).sum()) for kind, at in rows.items()}
@@ -96,12 +99,3 @@ def _found(
             "made it; train without --start"
         )
     return learned[name]
-
-
-def _take(target: Tensor, learned: Tensor, rows: Indices | None) -> None:
-    """Copy all, or the rows that are known."""
-    if rows is None:
-        target.copy_(learned)
-        return
-    known = np.flatnonzero(rows >= 0)
-    target[torch.from_numpy(known).to(target.device)] = learned[rows[known]].to(target.device)

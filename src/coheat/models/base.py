@@ -22,6 +22,7 @@ from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import triples
 from coheat.graph import overlap as overlap  # puts the compiled sums of overlaps in place
 from coheat.graph.adam import Adam
+from coheat.graph.parallel import one_torch_thread
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Relations, Served
 
@@ -218,6 +219,16 @@ class Model(nn.Module):
         vectors = numpy(users), numpy(bundles)
         block = Block("score", "history", vectors[0].shape[1])
         return Served.create(self.relations, [(block, *vectors)])
+
+
+def take_rows(target: Tensor, learned: Tensor, rows: Indices) -> None:
+    """Fill the rows of a table from those of another one; -1 leaves a row as it is."""
+    known = np.flatnonzero(rows >= 0)
+    with torch.no_grad(), one_torch_thread():
+        if np.array_equal(rows[: len(known)], np.arange(len(known))):  # all stand where they stood
+            target[: len(known)].copy_(learned[: len(known)])
+        else:
+            target[torch.from_numpy(known).to(target.device)] = learned[rows[known]].to(target.device)
 
 
 def numpy(tensor: Tensor) -> FloatArray:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from coheat.data.dataset import Indices, Sparse, pairs, relation
-from coheat.models.base import HANDED_ON
+from coheat.models.base import HANDED_ON, take_rows
 from coheat.models.stand_ins import Before, StandIns
 
 TABLES = {"users": "user", "bundles": "bundle", "items": "item"}
@@ -65,11 +65,8 @@ class Rehearsed:
 
     def start(self, rehearsal: Rehearsal) -> None:
         """Give a rehearsal that was just made these vectors; rows that are new stay as they were drawn."""
-        with torch.no_grad():
-            for name, kind in TABLES.items():
-                target, known = getattr(rehearsal, name), np.flatnonzero(self.rows[kind] >= 0)
-                learned = self.tables[name][self.rows[kind][known]]
-                target[torch.from_numpy(known).to(target.device)] = learned.to(target.device)
+        for name, kind in TABLES.items():
+            take_rows(getattr(rehearsal, name), self.tables[name], self.rows[kind])
         rehearsal.is_warm = True
 
 
