@@ -132,6 +132,7 @@ def test_ember_goes_on_from_the_rehearsal_of_the_run_that_it_starts_from(tmp_pat
     assert not old & held_out
     assert old <= set(zip(*(part.tolist() for part in pairs(Counting.division.seen)), strict=True))
     again = warm.artifact.model()
+    assert isinstance(again, Ember)
     assert torch.equal(again.users, load_file(warm.artifact.directory / "parameters.safetensors")["users"])
 
 

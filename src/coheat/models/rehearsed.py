@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,18 +19,10 @@ from torch import Tensor
 from coheat.data.dataset import Indices, Sparse, pairs, relation
 from coheat.models.base import HANDED_ON, take_rows
 from coheat.models.stand_ins import Before, StandIns
+from coheat.models.two_views import TwoViewModel
 
 TABLES = {"users": "user", "bundles": "bundle", "items": "item"}
 """The tables of a rehearsal, and what has a row there."""
-
-
-class Rehearsal(Protocol):
-    """A model with tables of vectors, whether or not they are learned yet."""
-
-    users: Tensor
-    bundles: Tensor
-    items: Tensor
-    is_warm: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +54,14 @@ class Rehearsed:
         before = Before(moved("seen"), moved("held_out"), stood_in, bool(named["took_items"]))
         return Rehearsed({name: named[name] for name in TABLES}, rows, before)
 
-    def start(self, rehearsal: Rehearsal) -> None:
+    def start(self, rehearsal: TwoViewModel) -> None:
         """Give a rehearsal that was just made these vectors; rows that are new stay as they were drawn."""
         for name, kind in TABLES.items():
             take_rows(getattr(rehearsal, name), self.tables[name], self.rows[kind])
         rehearsal.is_warm = True
 
 
-def left_by(rehearsal: Rehearsal, division: StandIns) -> dict[str, Tensor]:
+def left_by(rehearsal: TwoViewModel, division: StandIns) -> dict[str, Tensor]:
     """What an artifact has to keep of a rehearsal that is over."""
     return {
         **{HANDED_ON + name: getattr(rehearsal, name).detach() for name in TABLES},

@@ -131,7 +131,8 @@ def divide(
     if takes_items:
         user_item = without_explained(user_item, kept, hidden, data.bundle_item)
     left = replace(data, user_bundle=kept, timestamps=times, user_item=user_item)
-    seen_by_now = relation(*np.concatenate([pairs(kept), pairs(before.seen)], axis=1), shape)
+    seen_users, seen_bundles = np.concatenate([pairs(kept), pairs(before.seen)], axis=1)
+    seen_by_now = relation(seen_users, seen_bundles, shape)
     return StandIns(left, hidden, is_stand_in, seen_by_now, takes_items, goes_on)
 
 
