@@ -300,7 +300,7 @@ class _Run:
 
     def finish(self) -> None:
         """The model's last choice, made with its best epoch's state; it becomes part of that state."""
-        if self.best_state:
+        if self.best_state and (self.standing.best_epoch < self.standing.epoch or self.ranks.size > 1):
             restore_model(self.model, self.best_state, self.ranks)
         self.model.eval()
         started = time.perf_counter()
