@@ -69,7 +69,7 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
             if kind is None:
                 parameter.copy_(found)
             else:
-                take_rows(parameter, found, rows[kind])
+                take_rows(parameter, found, rows[kind], model.warm_part)
         for name, buffer in model.named_buffers():
             if name in model.learned_buffers:
                 buffer.copy_(_found(learned, name, artifact, buffer, False))

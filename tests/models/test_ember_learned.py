@@ -106,7 +106,7 @@ def test_learned_scores_have_no_jump_along_the_evidence(shop: Shop, welcome: flo
             assert steps[:4].max() < 1.3  # each of these counts has a weight of its own
             assert steps[4:].max() < 0.5
             assert steps[16:].max() < 0.15
-            assert steps[256:].max() == 0
+            assert steps[256:].max() < 1e-5  # but for rounding, which differs by column
         for taken in (0, 1, 20):
             found = along(served, bundle, np.full(360, taken), 1 / (1 + (ages / 90) ** 2))
             assert (np.abs(np.diff(found, axis=1)) / spread).max() < 0.1

@@ -109,6 +109,8 @@ class Model(nn.Module):
     (`coheat.warm_start`) takes these over id by id, and all others as they are."""
     learned_buffers: ClassVar[tuple[str, ...]] = ()
     """Buffers that hold something learned, of the same shape for all data: a warm start takes them over."""
+    warm_part: ClassVar[float] = 1.0
+    """How much of its vectors a warm start takes from the other model; the rest is as it was drawn."""
     is_warm: bool = False
     """Whether it started from what another model had learned."""
     contract_settings: ClassVar[Mapping[str, Any]] = {}
@@ -221,14 +223,15 @@ class Model(nn.Module):
         return Served.create(self.relations, [(block, *vectors)])
 
 
-def take_rows(target: Tensor, learned: Tensor, rows: Indices) -> None:
-    """Fill the rows of a table from those of another one; -1 leaves a row as it is."""
+def take_rows(target: Tensor, learned: Tensor, rows: Indices, part: float = 1.0) -> None:
+    """Move the rows of a table so much of the way to those of another one; -1 leaves a row as it is."""
     known = np.flatnonzero(rows >= 0)
     with torch.no_grad(), one_torch_thread():
         if np.array_equal(rows[: len(known)], np.arange(len(known))):  # all stand where they stood
-            target[: len(known)].copy_(learned[: len(known)])
+            target[: len(known)].lerp_(learned[: len(known)].to(target.device), part)
         else:
-            target[torch.from_numpy(known).to(target.device)] = learned[rows[known]].to(target.device)
+            at = torch.from_numpy(known).to(target.device)
+            target[at] = target[at].lerp(learned[rows[known]].to(target.device), part)
 
 
 def numpy(tensor: Tensor) -> FloatArray:

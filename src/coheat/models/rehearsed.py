@@ -55,7 +55,7 @@ class Rehearsed:
         return Rehearsed({name: named[name] for name in TABLES}, rows, before)
 
     def start(self, rehearsal: TwoViewModel) -> None:
-        """Give a rehearsal that was just made these vectors; rows that are new stay as they were drawn."""
+        """Start a rehearsal that was just made from these vectors; rows that are new stay as drawn."""
         for name, kind in TABLES.items():
             take_rows(getattr(rehearsal, name), self.tables[name], self.rows[kind])
         rehearsal.is_warm = True
