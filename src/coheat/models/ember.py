@@ -134,7 +134,7 @@ class Ember(CrossCBR):
     contract_settings: ClassVar[Mapping[str, Any]] = {"choose": "fixed"}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
     learned_buffers = ("curves", "lines")
-    # Networks tend to generalise worse from a warm start; beginning half way is the remedy of docs/nightly.md.
+    # Networks tend to generalise worse from a warm start; this is a remedy (docs/nightly.md).
     warm_part = 0.5
     knobs: Tensor
     taken: Tensor
