@@ -3,10 +3,9 @@
 Interactions are put in order: by time, where they have times, else by chance. Yesterday's model learns from
 the first of them, today's from more; both of today's, the fresh one and the one that starts from
 yesterday's, are judged by the same later ones. Without times, some bundles are left out of yesterday
-altogether, so that there are new ones. With --split, today has the training part of a
-published split, yesterday some of that, and the test part judges. Seconds are those of the processor, so that
-other work on the machine
-does not count; what compiles is compiled before.
+altogether, so that there are new ones. With --split, today has the training part of a published split,
+yesterday some of that, and the test part judges. Seconds are those of the processor, so that other work on
+the machine does not count; what compiles is compiled before.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def timed(train: Callable[[], Run]) -> tuple[Run, float]:
 
 @dataclass(frozen=True)
 class Days:
-    """What yesterday and today knew, and what came later."""
+    """What each earlier day and today knew, and what came later."""
 
-    yesterday: BundleData
+    earlier: list[BundleData]
     today: BundleData
     later: Sparse
 
@@ -72,39 +71,49 @@ def days_of(data: BundleData, cut: float, options: argparse.Namespace, rng: np.r
     place, n = order_of(data, rng), data.user_bundle.nnz
     users, bundles = pairs(data.user_bundle)
     today, later = place < cut * n, (place >= cut * n) & (place < cut * n + options.judged * n)
-    yesterday = place < cut * n - options.step * n
+    ago = range(options.nights, 0, -1)
+    known = [place < cut * n - days * options.step * n for days in ago]
     if data.timestamps is None:
-        yesterday &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
+        launched = rng.random(data.n_bundles)
+        known = [
+            kept & (launched >= days * NEW_BUNDLES)[bundles] for kept, days in zip(known, ago, strict=True)
+        ]
     held_out = relation(users[later], bundles[later], data.user_bundle.shape)
-    return Days(first(data, yesterday), first(data, today), held_out)
+    return Days([first(data, kept) for kept in known], first(data, today), held_out)
 
 
 def days_of_split(split: Split, options: argparse.Namespace, rng: np.random.Generator) -> Days:
-    """Today is the training part, yesterday lacks a step of it and some of the bundles altogether."""
+    """Today is the training part, each day before lacks a step more and some of the bundles altogether."""
     data, bundles = split.train, pairs(split.train.user_bundle)[1]
     n = data.user_bundle.nnz
-    kept = rng.permutation(n) < (1 - options.step) * n
-    kept &= ~(rng.random(data.n_bundles) < NEW_BUNDLES)[bundles]
-    return Days(first(data, kept), data, split.test)
+    place, launched = rng.permutation(n), rng.random(data.n_bundles)
+    known = [
+        (place < (1 - days * options.step) * n) & (launched >= days * NEW_BUNDLES)[bundles]
+        for days in range(options.nights, 0, -1)
+    ]
+    return Days([first(data, kept) for kept in known], data, split.parts[options.part])
 
 
-def night(days: Days, options: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """One night: yesterday's model, a fresh one and a warm one, judged by what came later."""
+def night(days: Days, options: argparse.Namespace, seed: int, out: Path) -> dict[str, Any]:
+    """The last night: yesterday's model, a fresh one and a warm one, judged by what came later."""
     settings: dict[str, Any] = {
         "model_name": options.model,
         "preset": options.preset,
         "overrides": parse_overrides(options.settings),
         "scenario": "everything",
+        "seed": seed,
         "watcher": Watcher(),
     }
-    before = train_run(days.yesterday, out / "yesterday", **settings)
+    before = train_run(days.earlier[0], out / "0", **settings)
+    for number, known in enumerate(days.earlier[1:], 1):
+        before = train_run(known, out / str(number), start=before.path, **settings)
     fresh, fresh_seconds = timed(lambda: train_run(days.today, out / "fresh", **settings))
     warm, warm_seconds = timed(lambda: train_run(days.today, out / "warm", start=before.path, **settings))
     found = {name: judged(run, days.later) for name, run in
              (("yesterday", before), ("fresh", fresh), ("warm", warm))}  # fmt: skip
     return {
         "interactions": {
-            "yesterday": days.yesterday.user_bundle.nnz,
+            "yesterday": days.earlier[-1].user_bundle.nnz,
             "today": days.today.user_bundle.nnz,
             "later": days.later.nnz,
         },
@@ -143,22 +152,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument(
         "--cuts", type=float, nargs="+", default=[0.9], help="where today ends, as a share of all; repeatable"
     )
+    options.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], help="of what chance decides; all nights for each"
+    )
+    options.add_argument(
+        "--nights", type=int, default=1, help="warm starts one after the other, of which the last is judged"
+    )
     options.add_argument("--split", action="store_true", help="take the published split of the data")
+    options.add_argument("--part", choices=["validation", "test"], default="test",
+                         help="the part of it that judges; settings are chosen by validation")  # fmt: skip
     options.add_argument("--step", type=float, default=0.1, help="what today has more than yesterday")
     options.add_argument("--judged", type=float, default=0.1, help="what judges, right after today")
     options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     asked = options.parse_args(arguments)
-    rng = np.random.default_rng(0)
     split = read_split(asked.data) if asked.split else None
     data = split.train if split else read_data(asked.data)
     nights = []
     with tempfile.TemporaryDirectory(prefix="coheat-benchmark-") as name:
         compile_all(asked, data, Path(name) / "compiled")
-        for number, cut in enumerate(asked.cuts):
+        several = [(seed, cut) for seed in asked.seeds for cut in asked.cuts]
+        for number, (seed, cut) in enumerate(several):
+            rng = np.random.default_rng(seed)
             days = days_of_split(split, asked, rng) if split else days_of(data, cut, asked, rng)
-            nights.append(night(days, asked, Path(name) / str(number)))
-            print(f"night {number + 1} of {len(asked.cuts)} is over", flush=True)
+            nights.append(night(days, asked, seed, Path(name) / str(number)))
+            print(f"night {number + 1} of {len(several)} is over", flush=True)
     gaps = {m: bootstrap(np.concatenate([one["gaps"][m] for one in nights])) for m in METRICS}
     seconds = {side: sum(one["seconds"][side] for one in nights) for side in ("fresh", "warm")}
     rows = []

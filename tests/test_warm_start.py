@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from coheat.artifact import Artifact, Description, load_artifact, save_artifact
 from coheat.checkpoint import model_state
@@ -19,10 +20,12 @@ from coheat.errors import ConfigError
 from coheat.ids import Vocabulary
 from coheat.models import MODELS
 from coheat.models.base import Model
+from coheat.models.ember import Ember
+from coheat.models.stand_ins import StandIns
 from coheat.rng import Randomness
 from coheat.runs import contents_of, open_run, train_run
-from coheat.training import TrainingSettings, Watcher
-from coheat.warm_start import shortened, start_from, starts_warm
+from coheat.training import TrainingSettings, Watcher, shortened
+from coheat.warm_start import start_from, starts_warm
 
 ABOUT = Description("", {}, {}, 0, "everything", "", "", 1, {}, 0.0, "")
 WARM = [name for name, model in MODELS.items() if starts_warm(model)]
@@ -67,12 +70,14 @@ def test_everything_learned_is_taken_over_id_by_id(name: str, tmp_path: Path) ->
     found = start_from(after, saved(before, tmp_path / "before"))
     assert found.new == {"user": 1, "bundle": 1, "item": 1}
     assert found.known == {"user": data.n_users, "bundle": data.n_bundles, "item": data.n_items}
-    then = dict(before.named_parameters())
+    then = {key: value.detach() for key, value in before.named_parameters()}
+    part = before.warm_part
     for key, parameter in after.named_parameters():
         if parameter.shape == then[key].shape:
             assert torch.equal(parameter, then[key]), key
         else:
-            assert torch.equal(parameter[1:].flip(0), then[key]), key
+            expected = torch.lerp(drawn[key][1:].flip(0), then[key], part)
+            assert torch.equal(parameter[1:].flip(0), expected), key
             assert torch.equal(parameter[0], drawn[key][0]), key
 
 
@@ -92,28 +97,64 @@ def test_a_warm_run_of_coheat_ends_at_the_temperature_of_a_fresh_one(tmp_path: P
     assert [record["facts"] for record in warm.history] == facts[-1:]
 
 
-def test_ember_rehearses_again_for_a_shorter_time(tmp_path: Path) -> None:
-    """It kept the curves of another division of other data, and found a twentieth less on Youshu."""
+def test_ember_goes_on_from_the_rehearsal_of_the_run_that_it_starts_from(tmp_path: Path) -> None:
+    """It has seen nothing of what is held out, so it is as short as the training itself."""
 
+    class Counting(Watcher):
+        epochs: ClassVar[list[int]] = []
+        division: ClassVar[StandIns]
+        begun: ClassVar[Ember]
+
+        def rehearsal(self, model: Model) -> Watcher:
+            assert isinstance(model, Ember)
+            rehearsal, _ = model.rehearsal() or (None, 0)
+            assert isinstance(rehearsal, Ember)
+            Counting.division, Counting.begun = model._stand_ins, rehearsal
+            return Counting()
+
+        def epoch(self, record: dict[str, Any], standing: Any) -> None:
+            self.epochs.append(standing.epoch)
+
+    data = planted_world(bundles_per_group=5).train
+    settings = {**SHORT, "epochs": 6, "rehearsal_epochs": 20}
+    run = train_run(data, tmp_path / "old", overrides=settings, scenario="everything", watcher=Watcher())
+    kept = load_file(run.artifact.directory / "parameters.safetensors")
+    warm = train_run(grown(data), tmp_path / "new", overrides=settings, scenario="everything",
+                     watcher=Counting(), start=run.path)  # fmt: skip
+    assert warm.record.training["epochs"] == 1
+    assert Counting.epochs == [1, 1, 2], "one of its own, and two instead of twenty of the rehearsal"
+    assert warm.record.start_fingerprint == run.artifact.fingerprint
+    for name in ("users", "bundles", "items"):
+        assert torch.equal(getattr(Counting.begun, name)[1:].flip(0), kept[f"handed_on.{name}"]), name
+    users, bundles = (len(part.ids) - 1 for part in (data.users, data.bundles))
+    old = {(users - u + 1, bundles - b + 1) for u, b in kept["handed_on.seen"].T.tolist()}
+    held_out = set(zip(*(part.tolist() for part in pairs(Counting.division.held_out)), strict=True))
+    assert old
+    assert held_out
+    assert not old & held_out
+    assert old <= set(zip(*(part.tolist() for part in pairs(Counting.division.seen)), strict=True))
+    again = warm.artifact.model()
+    assert isinstance(again, Ember)
+    assert torch.equal(again.users, load_file(warm.artifact.directory / "parameters.safetensors")["users"])
+
+
+def test_a_run_without_a_rehearsal_to_go_on_from_is_rehearsed_in_full(tmp_path: Path) -> None:
     class Counting(Watcher):
         epochs: ClassVar[list[int]] = []
 
         def rehearsal(self, model: Model) -> Watcher:
+            assert isinstance(model, Ember)
             return Counting()
 
         def epoch(self, record: dict[str, Any], standing: Any) -> None:
             self.epochs.append(standing.epoch)
 
     data = planted_world().train
-    settings = {**SHORT, "epochs": 6, "rehearsal_epochs": 5}
-    run = train_run(data, tmp_path / "old", overrides=settings, scenario="everything", watcher=Watcher())
-    warm = train_run(grown(data), tmp_path / "new", overrides=settings, scenario="everything",
-                     watcher=Counting(), start=run.path)  # fmt: skip
-    assert warm.record.training["epochs"] == 1
-    assert Counting.epochs == [1, 1, 2], "one of its own, and two instead of five of the rehearsal"
-    old, new = (one.artifact.served().blocks[0].curve for one in (run, warm))
-    assert not np.array_equal(old.old, new.old)
-    assert warm.record.start_fingerprint == run.artifact.fingerprint
+    without, settings = ({**SHORT, "epochs": 6, "rehearsal_epochs": n} for n in (0, 3))
+    run = train_run(data, tmp_path / "old", overrides=without, scenario="everything", watcher=Watcher())
+    train_run(data, tmp_path / "new", overrides=settings, scenario="everything", watcher=Counting(),
+              start=run.path)  # fmt: skip
+    assert Counting.epochs == [1, 1, 2, 3]
 
 
 def test_a_warm_run_that_was_interrupted_goes_on_with_the_same_numbers(tmp_path: Path) -> None:

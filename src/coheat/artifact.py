@@ -4,7 +4,8 @@
     served.safetensors            the arrays of its served form (`coheat.served`), under their names
     users|bundles|items.parquet   the ids behind the rows, in order
     *_attributes.parquet          what else is said of bundles and items, by row, where anything is
-    parameters.safetensors        the model's own state, for training on and for models that score themselves
+    parameters.safetensors        the model's own state, for training on and for models that score themselves;
+                                  and what a rehearsal leaves to the next one
     changes.json                  bundles and interactions since training, where a recommender was saved
 
 It is written to a temporary directory and renamed, so it is whole or absent; every file is checked against
@@ -180,6 +181,7 @@ class Artifact:
         from safetensors.torch import load_file
 
         from coheat.models import MODELS
+        from coheat.models.base import HANDED_ON
         from coheat.rng import Randomness
 
         name = self.description.model
@@ -193,7 +195,8 @@ class Artifact:
         path = self.directory / "parameters.safetensors"
         check_plain(path)
         try:
-            model.load_state_dict(load_file(path))
+            state = load_file(path)
+            model.load_state_dict({k: v for k, v in state.items() if not k.startswith(HANDED_ON)})
         except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
             reason = str(error).split("\n")[0][:200]
             raise ArtifactError(f"{path}: not the parameters of this model ({reason}); {ADVICE}") from None

@@ -45,8 +45,16 @@ from coheat.recommender import Recommender
 from coheat.rng import Randomness
 from coheat.storage import alone_in, read_json, write_json
 from coheat.together import check_alike, shared_device
-from coheat.training import FitResult, LossNotFinite, TrainingInterrupted, Watcher, choose_device, fit
-from coheat.warm_start import check_start, shortened, start_from
+from coheat.training import (
+    FitResult,
+    LossNotFinite,
+    TrainingInterrupted,
+    Watcher,
+    choose_device,
+    fit,
+    shortened,
+)
+from coheat.warm_start import check_start, start_from
 
 RECORD = "run.json"
 RIVALS = "rivals.json"
@@ -326,7 +334,7 @@ def train_run(
         if not resuming and ranks.leads:
             _begin(run)
         _train(run, lambda: fit(model, split, training, out, resuming, watcher, ranks), model, ranks)
-        if ranks.leads:
+        if ranks.leads and split.validation.nnz:
             found = beside_rivals(run.artifact.served(), split, model_name, training.k, seed)
             if found:
                 write_json(out / RIVALS, found)
@@ -365,7 +373,8 @@ def fit_recommender(
     result = fit(trained, split, training, watcher=watcher)
     about = model, config.model_dump(mode="json"), training.model_dump(mode="json"), seed, split.scenario
     description = Description(*about, IN_MEMORY, data.fingerprint, **_outcome(result))
-    return Recommender(replace(contents_of(trained, description), parameters=model_state(trained)))
+    state = {**model_state(trained), **trained.handed_on()}
+    return Recommender(replace(contents_of(trained, description), parameters=state))
 
 
 def _train(run: Run, training: Callable[[], FitResult], model: Model, ranks: Ranks) -> None:
@@ -394,7 +403,8 @@ def _finish(run: Run, model: Model, result: FitResult) -> None:
         data_fingerprint=record.fingerprint,
         **_outcome(result),
     )
-    save_artifact(run.path / "model", contents_of(model, description), model.state_dict())
+    state = {**model.state_dict(), **model.handed_on()}
+    save_artifact(run.path / "model", contents_of(model, description), state)
     Checkpoints(run.path).remove()
 
 

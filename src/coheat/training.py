@@ -38,14 +38,12 @@ from coheat.data.split import Split
 from coheat.errors import ConfigError, Interrupted, TrainingError
 from coheat.evaluation import evaluate, evaluate_shifted
 from coheat.graph.allocation import keep_freed_memory
+from coheat.graph.parallel import one_blas_thread, one_torch_thread
 from coheat.graph.ranks import ALONE, Ranks, shared_by
 from coheat.memory import MemoryEstimate, check_memory
 from coheat.models.base import Model, Progress
 from coheat.served import Served
 
-WARM_REHEARSAL = 0.4
-"""Share of a rehearsal's epochs that a warm start takes: what is learned from them hardly changes after so
-many, and all of them would take longer than the start saves."""
 Optimizers = list[torch.optim.Optimizer]
 Record = dict[str, Any]
 
@@ -230,23 +228,29 @@ def pretrain(model: Model, cache: Path | None, watcher: Watcher | None = None) -
         model.pretrained_bundles.copy_(found["bundles"])
 
 
-def rehearse(model: Model, batch_size: int, watcher: Watcher, ranks: Ranks) -> bool:
+def shortened(settings: TrainingSettings) -> TrainingSettings:
+    """What is left to train after a warm start: the last `warm_share` of the epochs."""
+    epochs = max(1, round(settings.warm_share * settings.epochs))
+    return settings.model_copy(update={"epochs": epochs, "skipped": settings.epochs - epochs})
+
+
+def rehearse(model: Model, settings: TrainingSettings, watcher: Watcher, ranks: Ranks) -> bool:
     """Train the rehearsal of a model, where it has one, and let the model learn from it; whether it did.
 
-    It cannot start from another model, which has seen what is held out here. For one that did, it is shorter.
+    One that starts from an earlier rehearsal is shortened as the model's own training is.
     """
     found = model.rehearsal()
     if found is None:
         return False
     inner, epochs = found
-    if model.is_warm:
-        epochs = max(1, round(WARM_REHEARSAL * epochs))
     nothing = relation([], [], inner.data.user_bundle.shape)
-    settings = TrainingSettings(epochs=epochs, batch_size=batch_size, evaluate_every=epochs)
+    kept = {"batch_size": settings.batch_size, "warm_share": settings.warm_share}
+    own = TrainingSettings(epochs=epochs, evaluate_every=epochs, **kept)
     split = Split(inner.data, nothing, nothing.copy())
-    fit(inner, split, settings, watcher=watcher.rehearsal(model), ranks=ranks)
+    fit(inner, split, shortened(own) if inner.is_warm else own, watcher=watcher.rehearsal(model), ranks=ranks)
     if ranks.leads:
-        model.learn_from(inner.eval())
+        with one_torch_thread(), one_blas_thread():
+            model.learn_from(inner.eval())
     return True
 
 
@@ -296,11 +300,11 @@ class _Run:
 
     def finish(self) -> None:
         """The model's last choice, made with its best epoch's state; it becomes part of that state."""
-        if self.best_state:
+        if self.best_state and (self.standing.best_epoch < self.standing.epoch or self.ranks.size > 1):
             restore_model(self.model, self.best_state, self.ranks)
         self.model.eval()
         started = time.perf_counter()
-        rehearsed = rehearse(self.model, self.settings.batch_size, self.watcher, self.ranks)
+        rehearsed = rehearse(self.model, self.settings, self.watcher, self.ranks)
         if not self.ranks.leads:
             return
         if self.outermost:
@@ -386,7 +390,8 @@ class _Run:
         if self.ranks.leads:
             self.checkpoints.append(self.history[-1])
         self.last = None  # its files, before there are others
-        state = model_state(self.model, self.directory, self.ranks)
+        is_best = self.best_state and self.standing.best_epoch == self.standing.epoch
+        state = self.best_state if is_best else model_state(self.model, self.directory, self.ranks)
         optimizers = optimizer_state(self.optimizers, self.directory, self.ranks)
         self.last = _Snapshot(self.standing, state, self.best_state, *optimizers)
         if self.standing.epoch % self.settings.checkpoint_every == 0 or self.standing.finished(self.settings):

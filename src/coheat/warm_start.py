@@ -4,7 +4,7 @@ What is taken over comes from the artifact's `parameters.safetensors`, the model
 does not read. Tables with a row for each user, bundle or item are matched by id; rows of ids that the other
 model did not know stay as they were drawn. Everything else that was learned is copied as it is. Schedules go
 on where the other training had arrived: a start stands for the first epochs, and only the last
-`warm_share` of them are trained (`shortened`).
+`warm_share` of them are trained (`coheat.training.shortened`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 from coheat.artifact import Artifact
 from coheat.data.dataset import Indices
 from coheat.errors import ConfigError
-from coheat.models.base import Model
-from coheat.training import TrainingSettings
+from coheat.ids import Vocabulary
+from coheat.models.base import Model, take_rows
 
 
 @dataclass(frozen=True)
@@ -61,28 +61,30 @@ def start_from(model: Model, artifact: Artifact) -> WarmStart:
         raise ConfigError(f"{artifact.directory}: keeps no parameters to start from; train without --start")
     learned = load_file(path)
     vocabularies = {"user": model.data.users, "bundle": model.data.bundles, "item": model.data.items}
-    rows = {kind: _rows(artifact.ids(kind).index, own.ids) for kind, own in vocabularies.items()}
+    rows = {kind: _rows(artifact.ids(kind), own.ids) for kind, own in vocabularies.items()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             kind = model.row_tables.get(name.rpartition(".")[2])
             found = _found(learned, name, artifact, parameter, kind is not None)
-            _take(parameter, found, None if kind is None else rows[kind])
+            if kind is None:
+                parameter.copy_(found)
+            else:
+                take_rows(parameter, found, rows[kind], model.warm_part)
         for name, buffer in model.named_buffers():
             if name in model.learned_buffers:
-                _take(buffer, _found(learned, name, artifact, buffer, False), None)
+                buffer.copy_(_found(learned, name, artifact, buffer, False))
+    model.take_over(learned, rows)
     model.is_warm = True
     known = {kind: int((at >= 0).sum()) for kind, at in rows.items()}
     return WarmStart(known, {kind: len(at) - known[kind] for kind, at in rows.items()})
 
 
-def shortened(settings: TrainingSettings) -> TrainingSettings:
-    """What is left to train after a warm start: the last `warm_share` of the epochs."""
-    epochs = max(1, round(settings.warm_share * settings.epochs))
-    return settings.model_copy(update={"epochs": epochs, "skipped": settings.epochs - epochs})
-
-
-def _rows(index: dict[str, int], ids: Sequence[str]) -> Indices:
+def _rows(others: Vocabulary, ids: Sequence[str]) -> Indices:
     """Where each id stands among the others, -1 where it does not."""
+    both = min(len(others), len(ids))
+    if list(others.ids[:both]) == list(ids[:both]):  # as after collecting, which adds ids at the end
+        return np.where(np.arange(len(ids)) < both, np.arange(len(ids)), -1)
+    index = others.index
     return np.array([index.get(name, -1) for name in ids], dtype=np.int64)
 
 
@@ -97,12 +99,3 @@ def _found(
             "made it; train without --start"
         )
     return learned[name]
-
-
-def _take(target: Tensor, learned: Tensor, rows: Indices | None) -> None:
-    """Copy all, or the rows that are known."""
-    if rows is None:
-        target.copy_(learned)
-        return
-    known = np.flatnonzero(rows >= 0)
-    target[torch.from_numpy(known).to(target.device)] = learned[rows[known]].to(target.device)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coheat.data.dataset import BundleData, pairs, relation
 from coheat.data.synthetic import planted_world
-from coheat.models.stand_ins import LEVELS, StandIns, complete_share, divide, least_takers, without_explained
+from coheat.models.stand_ins import (
+    LEVELS,
+    Before,
+    StandIns,
+    complete_share,
+    divide,
+    least_takers,
+    without_explained,
+)
 from coheat.testing import bundle_data, id_pairs, small_data
 
 
@@ -100,3 +109,61 @@ def test_items_that_come_with_a_bundle_leave_with_it_and_others_stay() -> None:
     found = division(bought)
     explained = found.kept.user_bundle @ data.bundle_item
     assert (found.kept.user_item - found.kept.user_item.multiply(explained.sign())).sum() == 0
+
+
+def before(found: StandIns) -> Before:
+    return Before(found.seen, found.held_out, found.is_stand_in, found.took_items)
+
+
+def some(data: BundleData, kept: npt.NDArray[np.bool_]) -> BundleData:
+    users, bundles = pairs(data.user_bundle)
+    return data.with_user_bundle(relation(users[kept], bundles[kept], data.user_bundle.shape))
+
+
+@given(bundle_data(), st.integers(0, 5), st.lists(st.floats(0.3, 1), min_size=1, max_size=4))
+def test_what_a_rehearsal_has_seen_is_held_out_of_none_that_goes_on_from_it(
+    data: BundleData, seed: int, shares: list[float]
+) -> None:
+    """Whatever comes and goes from night to night."""
+    rng, seen, last = np.random.default_rng(seed), set[tuple[str, str]](), None
+    for share in shares:
+        today = some(data, rng.random(data.user_bundle.nnz) < share)
+        last = divide(today, rng, before=None if last is None else before(last))
+        if not last.goes_on:
+            seen = set()  # it starts from scratch
+        kept = id_pairs(last.kept.user_bundle, data.users, data.bundles)
+        hidden = id_pairs(last.held_out, data.users, data.bundles)
+        assert kept | hidden == id_pairs(today.user_bundle, data.users, data.bundles)
+        assert not hidden & (seen | kept)
+        assert (last.kept.popularity[~last.is_stand_in & (today.popularity > 0)] > 0).all()
+        seen |= kept
+
+
+def test_a_division_that_goes_on_keeps_its_stand_ins_and_adds_of_what_is_new() -> None:
+    rng = np.random.default_rng(0)
+    popularity = np.full(1000, 20)
+    users = np.concatenate([rng.permutation(400)[:n] for n in popularity])
+    bundles = np.repeat(np.arange(1000), popularity)
+    data = small_data([(f"{u:03}", f"{b:04}") for u, b in zip(users, bundles, strict=True)])
+    columns = pairs(data.user_bundle)[1]
+    yesterday = some(data, (columns < 500) & (rng.random(len(columns)) < 0.9))
+    first = division(yesterday)
+    found = divide(data, np.random.default_rng(1), before=before(first))
+    assert found.goes_on
+    assert (found.is_stand_in[:500] == first.is_stand_in[:500]).all()
+    assert (found.kept.popularity[first.is_stand_in] == first.kept.popularity[first.is_stand_in]).all()
+    assert found.is_stand_in[500:].sum() == pytest.approx(0.3 * 500, abs=2), "of bundles that are new"
+    old = ~found.is_stand_in & (np.arange(1000) < 500)
+    held_out = 1 - found.kept.popularity[old].sum() / data.popularity[old].sum()
+    assert held_out == pytest.approx(0.1, abs=0.01), "of new takers as many as of old ones"
+
+
+def test_a_division_starts_anew_where_the_one_before_left_items_that_give_themselves_away() -> None:
+    data = planted_world().train
+    first = division(data)
+    assert not first.took_items
+    owned = (data.user_item + data.user_bundle @ data.bundle_item).sign()
+    given_away = replace(data, user_item=relation(*pairs(owned.tocsr()), owned.shape))
+    assert complete_share(given_away) == 1
+    assert not divide(given_away, np.random.default_rng(0), before=before(first)).goes_on
+    assert divide(data, np.random.default_rng(0), before=before(division(given_away))).goes_on

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 from quick_python import QuickProcess, quick
-from three_models import SETTINGS, train_three
+from three_models import SETTINGS, WARM, train_three
 
 from coheat.checkpoint import Checkpoints
 from coheat.data.synthetic import planted_world
@@ -66,7 +66,7 @@ def test_two_and_three_processes_learn_what_one_learns(data: Path, tmp_path: Pat
     for process in processes:
         errors = process.communicate(timeout=300)[1]
         assert process.returncode == 0, errors
-    for model in SETTINGS:
+    for model in (*SETTINGS, WARM):
         expected = weights(tmp_path / "1" / model)
         for several in (tmp_path / "2", tmp_path / "3"):
             assert weights(several / model) == expected, f"{model}, {several.name} processes"

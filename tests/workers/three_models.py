@@ -1,4 +1,5 @@
-"""Train CoHeat, CrossCBR and Ember as one of three ranks, then of two: DATA OUT RANK PORT PORT."""
+"""Train CoHeat, CrossCBR and Ember, and Ember once more from its own vectors, as one of three ranks, then of
+two: DATA OUT RANK PORT PORT."""
 
 from __future__ import annotations
 
@@ -19,12 +20,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ember": {"rehearsal_epochs": 2, "companion_size": 8},
 }
 """Options in which tables, gradients and choices differ from the usual ones."""
+WARM = "warm"
+"""The run that starts from Ember's."""
 SHORT = {"epochs": 3, "batch_size": 256, "embedding_size": 12, "evaluate_every": 2}
 
 
 def train_three(data: Path, out: Path, ranks: Ranks = ALONE) -> None:
     for model, settings in SETTINGS.items():
         train_run(data, out / model, model, overrides=SHORT | settings, watcher=Watcher(), ranks=ranks)
+    ember = SHORT | SETTINGS["ember"]
+    train_run(data, out / WARM, overrides=ember, watcher=Watcher(), start=out / "ember", ranks=ranks)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,45 @@ def _add(  # type: ignore[no-untyped-def]
                     total[np.uint32(bundles[entry])] += brought
 
 
+def shared_with_taken(
+    relations: Relations, said: npt.NDArray[np.float64], own: float, weights: FloatArray
+) -> float:
+    """What all users share with the bundles that they took, in sum.
+
+    An item is worth to a user its weight (n_items,) times what says so: `own` where the user has it, and
+    `said` (n_bundles,) of each bundle that the user took and that holds it.
+    """
+    graphs = relations.user_item, relations.user_bundle, relations.bundle_item
+    arrays = [array for csr in graphs for array in (csr.indptr, csr.indices)]
+    return float(_add_taken(*arrays, said, own, weights, np.zeros(relations.bundle_item.n_columns)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_taken(  # type: ignore[no-untyped-def]
+    own_ptr, own_items, taken_ptr, taken, held_ptr, held, said, own, weights, worth
+):
+    """See `shared_with_taken`; `worth` (n_items,) is zero before and afterwards."""
+    total = 0.0
+    for user in range(len(taken_ptr) - 1):
+        bundles = taken[taken_ptr[user] : taken_ptr[user + 1]]
+        if not len(bundles):
+            continue
+        for item in own_items[own_ptr[user] : own_ptr[user + 1]]:
+            worth[item] = own
+        for bundle in bundles:
+            for item in held[held_ptr[bundle] : held_ptr[bundle + 1]]:
+                worth[item] += said[bundle]
+        for bundle in bundles:
+            for item in held[held_ptr[bundle] : held_ptr[bundle + 1]]:
+                total += worth[item] * weights[item]
+        for item in own_items[own_ptr[user] : own_ptr[user + 1]]:
+            worth[item] = 0
+        for bundle in bundles:
+            for item in held[held_ptr[bundle] : held_ptr[bundle + 1]]:
+                worth[item] = 0
+    return total
+
+
 def rarity(bundle_item: Sparse) -> FloatArray:
     """1 / sqrt(number of bundles that hold the item), per item: what stands everywhere says little."""
     held = np.asarray(bundle_item.sum(axis=0), dtype=np.float64).ravel()

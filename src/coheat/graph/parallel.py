@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from coheat.graph.ranks import Floats, sharing
@@ -31,6 +32,18 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Have the linear algebra of numpy and scipy run in the calling thread alone.
+
+    Their threads wait for each other by asking again and again. Beside other work most of the time goes into
+    that, also for matrices that are too small to be worth sharing. And how many threads there are shows in
+    the last bits of the result.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 Filling = tuple[Callable[[], None], Sequence[Floats | Tensor]]

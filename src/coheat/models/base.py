@@ -18,14 +18,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coheat.config import Settings
-from coheat.data.dataset import BundleData
+from coheat.data.dataset import BundleData, Indices
 from coheat.data.sampling import triples
 from coheat.graph import overlap as overlap  # puts the compiled sums of overlaps in place
 from coheat.graph.adam import Adam
+from coheat.graph.parallel import one_torch_thread
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Relations, Served
 
 FloatArray = npt.NDArray[np.float32]
+
+HANDED_ON = "handed_on."
+"""How the names of tensors begin that an artifact keeps beside a model's state (`Model.handed_on`)."""
 
 
 class ModelConfig(Settings):
@@ -105,6 +109,8 @@ class Model(nn.Module):
     (`coheat.warm_start`) takes these over id by id, and all others as they are."""
     learned_buffers: ClassVar[tuple[str, ...]] = ()
     """Buffers that hold something learned, of the same shape for all data: a warm start takes them over."""
+    warm_part: ClassVar[float] = 1.0
+    """How much of its vectors a warm start takes from the other model; the rest is as it was drawn."""
     is_warm: bool = False
     """Whether it started from what another model had learned."""
     contract_settings: ClassVar[Mapping[str, Any]] = {}
@@ -182,6 +188,15 @@ class Model(nn.Module):
     def learn_from(self, rehearsal: Model) -> None:
         """Called with the trained `rehearsal`; what is learned must be part of the state."""
 
+    def handed_on(self) -> dict[str, Tensor]:
+        """What a later training can start from beside the state, under names that begin with `HANDED_ON`; by
+        default nothing."""
+        return {}
+
+    def take_over(self, learned: Mapping[str, Tensor], rows: Mapping[str, Indices]) -> None:
+        """Called by a warm start with all that an artifact keeps and, for users, bundles and items, with the
+        row there of each row here (-1: none). The parameters and `learned_buffers` are filled already."""
+
     def finish(self, validate: Validation) -> dict[str, float] | None:  # noqa: ARG002
         """Called once when training is over, with the best epoch's state: a last choice by validation.
 
@@ -206,6 +221,17 @@ class Model(nn.Module):
         vectors = numpy(users), numpy(bundles)
         block = Block("score", "history", vectors[0].shape[1])
         return Served.create(self.relations, [(block, *vectors)])
+
+
+def take_rows(target: Tensor, learned: Tensor, rows: Indices, part: float = 1.0) -> None:
+    """Move the rows of a table so much of the way to those of another one; -1 leaves a row as it is."""
+    known = np.flatnonzero(rows >= 0)
+    with torch.no_grad(), one_torch_thread():
+        if np.array_equal(rows[: len(known)], np.arange(len(known))):  # all stand where they stood
+            target[: len(known)].lerp_(learned[: len(known)].to(target.device), part)
+        else:
+            at = torch.from_numpy(known).to(target.device)
+            target[at] = target[at].lerp(learned[rows[known]].to(target.device), part)
 
 
 def numpy(tensor: Tensor) -> FloatArray:

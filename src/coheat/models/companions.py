@@ -20,6 +20,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 
 from coheat.data.dataset import BundleData
 from coheat.graph.overlap import rarity
+from coheat.graph.parallel import one_blas_thread
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,6 +36,7 @@ class Companions:
     wanted: Floats
 
 
+@one_blas_thread()
 def companions(
     data: BundleData, size: int, ridge: float, content_weight: float, limit: int, rng: np.random.Generator
 ) -> Companions:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +88,7 @@ class Contest:
             np.array([each.sum() for each in members], dtype=np.int64),
         )
 
-    @property
+    @cached_property
     def everybody(self) -> Floats:
         """The best scores among all stand-ins."""
         return _best(np.concatenate(list(self.groups), axis=1), self.established.shape[1])

@@ -232,9 +232,12 @@ def _design(parts: Floats, knots: Indices, shares: Floats, width: int) -> sparse
     """Each entry's parts, and a 1 for the bias, times the shares of its knots: (n, (n_parts + 1) * width)."""
     factors = np.concatenate([parts, np.ones((len(parts), 1), dtype=np.float32)], axis=1)
     blocks = width * np.arange(factors.shape[1])
-    columns = (blocks[None, :, None] + knots[:, None, :]).astype(np.int32)
+    columns = blocks.astype(np.int32)[None, :, None] + knots.astype(np.int32)[:, None, :]
     values = factors[:, :, None] * shares[:, None, :]
-    starts = np.arange(len(parts) + 1, dtype=np.int64) * (values.shape[1] * values.shape[2])
-    return sparse.csr_array(
+    short = np.int32 if values.size <= np.iinfo(np.int32).max else np.int64
+    starts = (np.arange(len(parts) + 1) * (values.shape[1] * values.shape[2])).astype(short)
+    found = sparse.csr_array(
         (values.ravel(), columns.ravel(), starts), shape=(len(parts), width * len(blocks))
     )
+    found.eliminate_zeros()  # most of it: few users share an item with a bundle, and few bundles are young
+    return found

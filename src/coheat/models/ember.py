@@ -46,16 +46,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
-from scipy import sparse
 from torch import Tensor
 
 from coheat.data.dataset import BundleData, Indices, Sparse
-from coheat.graph.overlap import FloatArray, rarity
+from coheat.graph.overlap import FloatArray, rarity, shared_with_taken
 from coheat.models.base import Model, Progress, Validation, numpy
 from coheat.models.companions import companions
 from coheat.models.contest import LOW, Contest
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
+from coheat.models.rehearsed import Rehearsed, left_by
 from coheat.models.stand_ins import StandIns, divide
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Curve, Knob, Overlap, Relations, Served
@@ -66,8 +66,6 @@ MEANING = "0 hides new bundles, 1 gives them their fair share of places, 2 twice
 KNOTS = np.array(COUNTS)
 OWN = 0.4
 """What an own item says in the overlap, beside 1 / sqrt(size) from each of the user's bundles with it."""
-USERS_AT_ONCE = 4096
-"""Users whose profiles are looked at together."""
 LEARNERS, JUDGES, AT_ONCE = 2000, 600, 64
 """Users from whose choices curves are learned, in whose lists places are counted, and scored at a time."""
 SCORES_AT_ONCE = 1 << 22
@@ -136,6 +134,8 @@ class Ember(CrossCBR):
     contract_settings: ClassVar[Mapping[str, Any]] = {"choose": "fixed"}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
     learned_buffers = ("curves", "lines")
+    # Networks tend to generalise worse from a warm start; this is a remedy (docs/nightly.md).
+    warm_part = 0.5
     knobs: Tensor
     taken: Tensor
     wanted: Tensor
@@ -143,9 +143,12 @@ class Ember(CrossCBR):
     youth: Tensor
     curves: Tensor
     lines: Tensor
+    _rehearsed: Rehearsed | None = None
+    """The rehearsal of the model that this one started from."""
 
     def __init__(self, data: BundleData, config: EmberConfig, rng: Randomness):
         super().__init__(data, config, rng)
+        self._left: dict[str, Tensor] = {}
         # Part of the state, because a saved model does not keep the times.
         youth = youth_of(data, config.young_days)
         self.register_buffer("is_new", torch.from_numpy(data.new_bundles(config.young_days)))
@@ -163,7 +166,7 @@ class Ember(CrossCBR):
 
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
-        if self.is_served and not self.wanted.any():
+        if self.is_served and not numpy(self.wanted).any():
             config, rng = self.config, self.rng.generator("companions")
             found = companions(
                 self.data,
@@ -206,12 +209,7 @@ class Ember(CrossCBR):
         interactions, each without what the bundle itself brought."""
         data, rare = self.data, rarity(self.data.bundle_item)
         sizes = np.maximum(np.diff(data.bundle_item.indptr), 1)
-        said, total = sparse.diags_array(sizes**-0.5) @ data.bundle_item, 0.0
-        for start in range(0, data.n_users, USERS_AT_ONCE):
-            users = slice(start, start + USERS_AT_ONCE)
-            taken = data.user_bundle[users]
-            profiles = (taken @ said + OWN * data.user_item[users]) @ sparse.diags_array(rare)
-            total += float((taken @ data.bundle_item).multiply(profiles).sum())
+        total = shared_with_taken(self.relations, sizes**-0.5, OWN, rare)
         total -= float(((data.bundle_item @ rare) / np.sqrt(sizes)) @ data.popularity)
         scale, one = max(total / max(data.user_bundle.nnz, 1), 1e-3), Curve.constant(1.0)
         return (
@@ -254,7 +252,14 @@ class Ember(CrossCBR):
 
     @cached_property
     def _stand_ins(self) -> StandIns:
-        return divide(self.data, self.rng.generator("stand-ins"))
+        before = None if self._rehearsed is None else self._rehearsed.before
+        return divide(self.data, self.rng.generator("stand-ins"), before=before)
+
+    def take_over(self, learned: Mapping[str, Tensor], rows: Mapping[str, Indices]) -> None:
+        self._rehearsed = Rehearsed.found(learned, rows, self.config.embedding_size)
+
+    def handed_on(self) -> dict[str, Tensor]:
+        return self._left
 
     def rehearsal(self) -> tuple[Model, int] | None:
         epochs = self.config.rehearsal_epochs
@@ -262,12 +267,15 @@ class Ember(CrossCBR):
             return None
         config = self.config.model_copy(update={"rehearsal_epochs": 0, "choose": "fixed"})
         inner = Ember(self._stand_ins.kept, config, self.rng.child("rehearsal"))
+        if self._rehearsed is not None and self._stand_ins.goes_on:
+            self._rehearsed.start(inner)
         return inner.to(self.users.device), epochs
 
     @torch.no_grad()
     def learn_from(self, rehearsal: Model) -> None:
         """The curves that would have found what was held out of the rehearsal, and the knob's lines."""
         assert isinstance(rehearsal, Ember)
+        self._left = left_by(rehearsal, self._stand_ins)
         inner, apart = rehearsal._served(self._prior()), self._stand_ins
         young, rng = apart.is_stand_in, self.rng.generator("choices")
         taken = inner.bundles.taken

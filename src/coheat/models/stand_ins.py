@@ -15,6 +15,10 @@ not shown is lost on the bundles that people want.
 Where taking a bundle also puts its items among the user's, held-out interactions would give themselves away,
 and "the user has all of it" would seem to find everything. There, what only the held-out bundles of a user
 explain is taken from the user's items.
+
+A division may go on from an earlier one (`Before`), whose rehearsal today's starts from. What that has seen
+is not held out any more: stand-ins stand in as before, what was held out stays held out, and only what has
+come since is divided anew.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from coheat.data.dataset import BundleData, Indices, Sparse, pairs, relation
+from coheat.data.sampling import contains
 
 BUSINESS = 2 / 3
 """Share of all interactions that the bundles have which may stand in."""
@@ -51,6 +56,22 @@ class StandIns:
     held_out: Sparse
     is_stand_in: npt.NDArray[np.bool_]
     """(n_bundles,) which bundles were thinned as if young; the others are as old as the data say."""
+    seen: Sparse
+    """What a rehearsal has seen by now: `kept`, and what those had that it goes on from."""
+    took_items: bool
+    """Whether what only held-out bundles explain was taken from the users' items."""
+    goes_on: bool
+    """Whether it goes on from an earlier division."""
+
+
+@dataclass(frozen=True, eq=False)
+class Before:
+    """An earlier division, in the rows of today's data: the fields of `StandIns` of these names."""
+
+    seen: Sparse
+    held_out: Sparse
+    is_stand_in: npt.NDArray[np.bool_]
+    took_items: bool
 
 
 def divide(
@@ -59,16 +80,26 @@ def divide(
     new: float = NEW,
     thinned: float = THINNED,
     interactions: float = INTERACTIONS,
+    before: Before | None = None,
 ) -> StandIns:
     """Divide the interactions of `data`: see the module's text. The same generator gives the same division.
 
     A thinned bundle keeps fewer takers than it has, so each stand-in has something held out; a bundle that is
-    none keeps at least one taker. A user may lose all bundles, as a newcomer has none.
+    none keeps at least one taker. A user may lose all bundles, as a newcomer has none. Going on from `before`
+    is not possible where that left users items that have to be taken now.
     """
     users, columns = pairs(data.user_bundle)
-    popularity = data.popularity
-    keep = popularity.copy()
-    wanted = np.flatnonzero(popularity >= least_takers(popularity))
+    popularity, shape = data.popularity, data.user_bundle.shape
+    takes_items = complete_share(data) > GIVEN_AWAY
+    goes_on = before is not None and (before.took_items or not takes_items)
+    if before is None or not goes_on:
+        nothing = relation([], [], shape)
+        before = Before(nothing, nothing, np.zeros(data.n_bundles, dtype=bool), takes_items)
+    seen = contains(before.seen, users, columns)
+    seen_takers = np.bincount(columns[seen], minlength=data.n_bundles)
+    keep = np.where(before.is_stand_in, seen_takers, popularity)
+    is_free = ~before.is_stand_in & (seen_takers == 0)
+    wanted = np.flatnonzero((popularity >= least_takers(popularity)) & is_free)
     keep[_spread_over_popularity(wanted, popularity, new, rng)] = 0
     rest = wanted[(popularity[wanted] > 1) & (keep[wanted] > 0)]
     chosen = _spread_over_popularity(rest, popularity, min(thinned / (1 - new), 1.0), rng)
@@ -76,10 +107,12 @@ def divide(
     keep[chosen] = np.array(LEVELS)[rng.integers(0, possible)]
     is_stand_in = keep < popularity
 
-    # Takers in the order in which they came, or in a random one where no times are known.
+    # Takers in the order in which they came, or in a random one where no times are known; first those that
+    # were seen before.
     order = rng.permutation(len(users))
     if data.timestamps is not None:
         order = order[np.argsort(data.timestamps[order], kind="stable")]
+    order = order[np.argsort(~seen[order], kind="stable")]
     order = order[np.argsort(columns[order], kind="stable")]
     start = np.cumsum(popularity) - popularity
     rank = np.empty(len(users), dtype=np.int64)
@@ -87,19 +120,20 @@ def divide(
     held_out = rank >= keep[columns]
     # Rank 0 stays, so that what counts as established has a taker. Which of the takers it is, is random
     # without times; with times it is the first, and held out are any of the later ones.
-    held_out |= ~is_stand_in[columns] & (rank > 0) & (rng.random(len(users)) < interactions)
+    drawn = (rng.random(len(users)) < interactions) | contains(before.held_out, users, columns)
+    held_out |= ~is_stand_in[columns] & (rank > 0) & drawn & ~seen
 
-    shape = data.user_bundle.shape
     stays = ~held_out
     kept = relation(users[stays], columns[stays], shape)
     hidden = relation(users[held_out], columns[held_out], shape)
     times = None if data.timestamps is None else data.timestamps[stays]
     user_item = data.user_item
-    if complete_share(data) > GIVEN_AWAY:
+    if takes_items:
         user_item = without_explained(user_item, kept, hidden, data.bundle_item)
-    return StandIns(
-        replace(data, user_bundle=kept, timestamps=times, user_item=user_item), hidden, is_stand_in
-    )
+    left = replace(data, user_bundle=kept, timestamps=times, user_item=user_item)
+    seen_users, seen_bundles = np.concatenate([pairs(kept), pairs(before.seen)], axis=1)
+    seen_by_now = relation(seen_users, seen_bundles, shape)
+    return StandIns(left, hidden, is_stand_in, seen_by_now, takes_items, goes_on)
 
 
 def least_takers(popularity: Indices) -> int:
