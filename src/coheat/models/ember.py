@@ -135,7 +135,7 @@ class Ember(CrossCBR):
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
     learned_buffers = ("curves", "lines")
     # Networks tend to generalise worse from a warm start; this is a remedy (docs/nightly.md).
-    warm_part = 0.5
+    warm_part = 0.25
     knobs: Tensor
     taken: Tensor
     wanted: Tensor
