@@ -27,3 +27,12 @@ def test_ids_neither_become_pictures_nor_control_the_terminal(capsys: pytest.Cap
 def test_texts_of_all_languages_stay_as_they_are() -> None:
     for text in ("été 🧺 日本語", "a\tb\nc", "नमस्ते"):
         assert output.visible(text) == text
+
+
+def test_a_narrow_table_breaks_titles_and_cuts_nothing_off(capsys: pytest.CaptureFixture[str]) -> None:
+    row = ("1029", 1, "10000085486", "CARDS EVERYDAY, CARDS SEASONAL", "DRUG GM", "Type B", "2018-01-07", 1.0)
+    show(("user", "rank", "bundle", "title", "category", "kind", "ends", "score"), [row])
+    found = capsys.readouterr().out
+    assert len(found.splitlines()[0]) <= 80
+    assert "10000085486" in found  # in one line, to be copied
+    assert "…" not in found

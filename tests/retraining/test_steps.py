@@ -29,6 +29,7 @@ from coheat.retraining.judging import (
 )
 from coheat.retraining.retrain import retrain
 from coheat.runs import Run, train_run
+from coheat.service.sqlite_store import SqliteStore
 from coheat.training import Watcher
 
 
@@ -169,3 +170,15 @@ def test_a_wrong_source_does_not_tie_the_next_try_to_it(old: Run, tmp_path: Path
     for source in ("nowhere", "elsewhere"):
         with pytest.raises(ConfigError, match=f"{source}: there is nothing to collect from"):
             retrain(old.path, tmp_path / source, tmp_path / "new", data=tmp_path)
+
+
+def test_nothing_is_written_into_a_directory_that_holds_something_else(old: Run, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    SqliteStore(tmp_path / "state" / "store.sqlite").close()
+    other = train_run(
+        old.record.data_resolved, tmp_path / "other", "counting", scenario="everything", watcher=Watcher()
+    )
+    before = sorted(other.path.rglob("*"))
+    with pytest.raises(ConfigError, match="holds something else already; choose a new --out"):
+        retrain(old.path, tmp_path / "state", other.path)
+    assert sorted(other.path.rglob("*")) == before

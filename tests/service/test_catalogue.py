@@ -48,6 +48,29 @@ def test_a_bundle_is_hidden_and_shown_without_losing_anything(run: Path) -> None
     with_client(run, check)
 
 
+def test_the_address_of_a_list_may_name_another_moment(run: Path) -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        await publish(client, "X", ["item-1"])
+        await client.patch("/v1/bundles/X", json={"launched": "2030-06-01", "ends": "2030-06-30"})
+        for now, there in (
+            ("2030-06-15", True),
+            ("2030-06-30T23:00:00Z", True),
+            ("1907712000", True),  # 2030-06-15
+            ("2030-07-01", False),
+            ("1714564800", False),
+        ):
+            answer = await client.get("/v1/recommendations/user-1", params={"k": 100, "now": now})
+            assert answer.status_code == 200, answer.text
+            found = [row["bundle_id"] for row in answer.json()["recommendations"]]
+            assert ("X" in found) is there, now
+            assert found == await listed(client, now=int(now) if now.isdecimal() else now)
+        for wrong in ("soon", "nan", "1714564800000"):
+            answer = await client.get("/v1/recommendations/user-1", params={"now": wrong})
+            assert (answer.status_code, "query.now" in answer.json()["detail"]) == (422, True), answer.text
+
+    with_client(run, check)
+
+
 def test_columns_are_there_after_a_restart_and_a_reload(run: Path) -> None:
     async def write(client: httpx.AsyncClient) -> None:
         made = {"bundle_id": "X", "item_ids": ["item-1"], "columns": {"title": "Ten", "price": 5}}

@@ -81,9 +81,9 @@ def test_times_and_kinds_come_back_and_only_taking_counts(run: Path) -> None:
         assert [row["kind"] for row in await recorded(client, kind="clicked")] == ["clicked"]
         again = {"user_id": "user-1", "bundle_id": "X", "recommendation_id": "a-1"}
         for kind in ("shown", "took"):  # later: a showing takes the later time, a taking stays
-            sent = {**again, "kind": kind, "timestamp": 1800000000}
+            sent = {**again, "kind": kind, "timestamp": 1750000000}
             assert (await client.post("/v1/interactions", json=sent)).status_code == 200
-        assert [row["timestamp"][:4] for row in await recorded(client)] == ["2027", "2024", "2024"]
+        assert [row["timestamp"][:4] for row in await recorded(client)] == ["2025", "2024", "2024"]
 
     with_client(run, check)
 
@@ -121,6 +121,7 @@ def test_many_are_recorded_at_once_or_not_at_all(run: Path, form: str) -> None:
             (299, {"kind": "bought"}, "kind: "),
             (5, {"timestamp": 1714564801250}, "seconds, not milliseconds"),
             (0, {"timestamp": "yesterday"}, "ISO 8601"),
+            (3, {"timestamp": int(time.time()) + 3 * 86_400}, "in the future"),
             (8, {"colour": "red"}, "colour: "),
             (8, {"user_id": 7}, "user_id: "),
         ):

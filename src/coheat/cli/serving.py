@@ -13,6 +13,8 @@ from coheat.errors import ConfigError
 if TYPE_CHECKING:
     from coheat.recommender import Recommender
 
+UNBROKEN = 20
+"""Ids of up to so many characters stay on one line of a table."""
 RUN: Any = typer.Argument(..., metavar="RUN", help="What coheat train --out wrote, or the model in it.")
 K: Any = typer.Option(20, "-k", "--k", min=1, help="How many.")
 KNOB: Any = typer.Option(
@@ -92,7 +94,10 @@ def parse_object(option: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{option} {text!r}: not valid JSON ({error})") from None
+        raise ConfigError(
+            f"{option} {text!r}: not valid JSON ({error}); write an object between single quotes, such as "
+            "'{\"a\": ...}'"
+        ) from None
     if not isinstance(found, dict):
         raise ConfigError(f'{option} {text!r}: write a JSON object, such as {{"price": {{"at_most": 30}}}}')
     return found
@@ -152,7 +157,7 @@ def _parse_json(text: str) -> dict[str, list[str]]:
 def candidates_of(word: str, ids: Sequence[str]) -> Any:
     """--candidates all|new, or the ids of --candidate."""
     if word not in ("all", "new"):
-        raise ConfigError(f"--candidates {word!r}: choose all or new")
+        raise ConfigError(f"--candidates {word!r}: choose all or new, or name bundles with --candidate ID")
     if ids and word == "new":
         raise ConfigError("--candidates new and --candidate ID exclude each other; leave one out")
     return list(ids) or word
@@ -170,17 +175,24 @@ def cells(recommender: Recommender, bundle: str, fields: Sequence[str]) -> list[
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """A table; numbers stand to the right."""
+    """A table; numbers stand to the right. On a narrow screen cells are broken into lines and never cut off;
+    ids, which are there to be copied, not even broken as long as they are short."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     numbers = {"rank", "score", "share", "similarity", "weight", "price"}
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left")
-    for row in rows:
-        # Text, not str: an id such as "[red]" is to be shown, not obeyed.
-        table.add_row(
-            *(Text(f"{cell:.4f}" if isinstance(cell, float) else visible(str(cell))) for cell in row)
+    ids = {"user", "bundle", "item"}
+    texts = [
+        [f"{cell:.4f}" if isinstance(cell, float) else visible(str(cell)) for cell in row] for row in rows
+    ]
+    for place, name in enumerate(columns):
+        table.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            overflow="fold",
+            no_wrap=name in ids and max((len(row[place]) for row in texts), default=0) <= UNBROKEN,
         )
+    for row in texts:
+        table.add_row(*map(Text, row))  # not str: an id such as "[red]" is to be shown, not obeyed
     console.print(table)

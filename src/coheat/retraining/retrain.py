@@ -133,6 +133,8 @@ def _asked(
     asked = Asked(str(old.path), old.artifact.fingerprint, source, given, sorted(positive), fresh)
     if old.path == out.resolve():
         raise ConfigError(f"{out}: the old run itself; choose another --out for the new one")
+    if before is None and out.is_dir() and any(one.name != STEPS for one in out.iterdir()):
+        raise ConfigError(f"{out}: holds something else already; choose a new --out for the new run")
     if before is not None:
         differences = [
             name for name, value in asdict(before).items() if name != "run" and value != getattr(asked, name)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from starlette.responses import Response
 
 from coheat.errors import DataError, UnknownIdError
-from coheat.service import schemas
+from coheat.service import schemas, times
 from coheat.service.asking import (
     PathId,
     answer,
@@ -42,6 +42,9 @@ class ListQuery(BaseModel):
         None, min_length=1, max_length=10_000, description="Columns, with commas between."
     )
     only_on_offer: bool = True
+    now: Annotated[str, AfterValidator(times.queried_seconds_of)] | None = Field(
+        None, description="The moment that decides what is on offer: ISO 8601, or Unix seconds."
+    )
 
 
 @router.get(
@@ -76,6 +79,7 @@ async def _list_of(state: State, user_id: str, query: ListQuery) -> Response:
         where="" if query.where is None else _comparable(conditions(query.where)),
         fields=columns_asked(query.fields),
         only_on_offer=query.only_on_offer,
+        now=None if query.now is None else float(query.now),
     )
     return _listed(user_id, await state.recommend(Asker(user_id), wanted))
 

@@ -41,6 +41,12 @@ Time = Annotated[
     Field(description="ISO 8601 (UTC if no zone is given), or Unix seconds."),
 ]
 
+PastTime = Annotated[
+    float | str,
+    AfterValidator(times.past_seconds_of),
+    Field(description="ISO 8601 (UTC if no zone is given), or Unix seconds; not in the future."),
+]
+
 
 class Input(BaseModel):
     """A request body; unknown fields are refused."""
@@ -77,7 +83,7 @@ class NewInteraction(Input):
     user_id: Id
     bundle_id: Id
     kind: store.Kind = "took"
-    timestamp: Time | None = None
+    timestamp: PastTime | None = None
     recommendation_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     model_config = example(user_id="ann", bundle_id="summer", kind="took", timestamp="2024-05-01T12:00:00Z")
 
