@@ -122,7 +122,7 @@ def test_ember_goes_on_from_the_rehearsal_of_the_run_that_it_starts_from(tmp_pat
     warm = train_run(grown(data), tmp_path / "new", overrides=settings, scenario="everything",
                      watcher=Counting(), start=run.path)  # fmt: skip
     assert warm.record.training["epochs"] == 1
-    assert Counting.epochs == [1, 1, 2], "one of its own, and two instead of twenty of the rehearsal"
+    assert Counting.epochs == [1, 1, 2, 3], "one of its own, and three instead of twenty of the rehearsal"
     assert warm.record.start_fingerprint == run.artifact.fingerprint
     for name in ("users", "bundles", "items"):
         assert torch.equal(getattr(Counting.begun, name)[1:].flip(0), kept[f"handed_on.{name}"]), name

@@ -133,7 +133,12 @@ def _asked(
     asked = Asked(str(old.path), old.artifact.fingerprint, source, given, sorted(positive), fresh)
     if old.path == out.resolve():
         raise ConfigError(f"{out}: the old run itself; choose another --out for the new one")
-    if before is None and out.is_dir() and any(one.name != STEPS for one in out.iterdir()):
+    # What begins with a dot is left of somebody who was killed while writing.
+    if (
+        before is None
+        and out.is_dir()
+        and any(one.name[0] != "." and one.name != STEPS for one in out.iterdir())
+    ):
         raise ConfigError(f"{out}: holds something else already; choose a new --out for the new run")
     if before is not None:
         differences = [
