@@ -209,6 +209,30 @@ def test_while_the_database_is_away_lists_go_on_and_nothing_is_lost(tmp_path: Pa
             postgres.start()
 
 
+def test_where_whoever_waits_is_not_answered_nobody_else_asks() -> None:
+    """A read may take minutes, and that of somebody who writes would then hold up all others."""
+    store, postgres = PostgresStore(database()), server()
+    assert store.wait(0, 0) == 0
+    postgres.pause()
+    try:
+        with pytest.raises(StoreError, match="the connection was lost"):
+            store.wait(0, 0)
+        begun = time.monotonic()
+        for question in (
+            store.check_reachable,
+            store.last_sequence,
+            lambda: store.put_bundle("b", ["i"], "m"),
+        ):
+            with pytest.raises(StoreError, match="the connection was lost"):
+                question()
+        assert time.monotonic() - begun < 2
+    finally:
+        postgres.pause(stopped=False)
+    assert store.wait(0, 0) == 0
+    store.put_bundle("b", ["i"], "m")
+    store.close()
+
+
 def test_who_missed_too_many_changes_replays_the_net_state(tmp_path: Path) -> None:
     store = PostgresStore(database())
     store.put_bundle("first", ["item-1"], "model")

@@ -138,6 +138,11 @@ class Database:
             self._pool, self._away = None, why
         threading.Thread(target=pool.close, kwargs={"timeout": 0}, daemon=True).start()
 
+    def give_up(self, why: str) -> None:
+        """Refuse all questions until it is reached again."""
+        if self._pool is not None:
+            self._lost(self._pool, why)
+
     def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -231,6 +236,8 @@ class Listener:
             yield self._connection
         except psycopg.Error as error:
             self.close()
+            # Others would wait as long for the same server, and some questions may take minutes.
+            self.database.give_up(f"the connection was lost ({_short(error)})")
             lost = f"{self.database.name}: the connection was lost ({_short(error)})"
             raise StoreError(lost, AWAY) from None
 
