@@ -8,6 +8,7 @@ import json
 import os
 import random
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -214,6 +215,15 @@ def test_where_whoever_waits_is_not_answered_nobody_else_asks() -> None:
     store, postgres = PostgresStore(database()), server()
     assert store.wait(0, 0) == 0
     postgres.pause()
+    ends: list[float] = []
+
+    def read() -> None:
+        with pytest.raises(StoreError):
+            store.changes(0)
+        ends.append(time.monotonic())
+
+    reading = threading.Thread(target=read)
+    reading.start()
     try:
         with pytest.raises(StoreError, match="the connection was lost"):
             store.wait(0, 0)
@@ -226,8 +236,11 @@ def test_where_whoever_waits_is_not_answered_nobody_else_asks() -> None:
             with pytest.raises(StoreError, match="the connection was lost"):
                 question()
         assert time.monotonic() - begun < 2
+        reading.join(60)
+        assert ends, "what waits already is not left waiting"
     finally:
         postgres.pause(stopped=False)
+        reading.join()
     assert store.wait(0, 0) == 0
     store.put_bundle("b", ["i"], "m")
     store.close()

@@ -91,6 +91,7 @@ class Database:
                 open=True,
             )
             self._pool, self._away = pool, None
+            self.overdue.allowed = float("inf")
 
     def connect(self) -> Connection[Row]:
         """A connection of one's own, outside of the pool."""
@@ -136,6 +137,9 @@ class Database:
         """Give all connections up: where one is lost the others are likely to be, too."""
         if self._pool is pool:
             self._pool, self._away = None, why
+            self.overdue.allowed = (
+                LATE_SECONDS  # a read may take minutes, and who waits for it holds up others
+            )
         threading.Thread(target=pool.close, kwargs={"timeout": 0}, daemon=True).start()
 
     def give_up(self, why: str) -> None:
@@ -158,8 +162,13 @@ class Database:
         assert found is not None
         return found
 
-    def read(self, query: LiteralString | sql.Composed, values: Sequence[object] = ()) -> list[Row]:
-        with self._connection(READ_SECONDS, is_write=False) as connection:
+    def read(
+        self,
+        query: LiteralString | sql.Composed,
+        values: Sequence[object] = (),
+        seconds: float = READ_SECONDS,
+    ) -> list[Row]:
+        with self._connection(seconds, is_write=False) as connection:
             return connection.execute(query, values).fetchall()
 
     @contextlib.contextmanager
@@ -236,7 +245,7 @@ class Listener:
             yield self._connection
         except psycopg.Error as error:
             self.close()
-            # Others would wait as long for the same server, and some questions may take minutes.
+            # Others would wait as long for the same server.
             self.database.give_up(f"the connection was lost ({_short(error)})")
             lost = f"{self.database.name}: the connection was lost ({_short(error)})"
             raise StoreError(lost, AWAY) from None
@@ -252,6 +261,8 @@ class Overdue:
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[int, float, float]] = {}
+        self.allowed = float("inf")
+        """Seconds that any question may take: few while the database is away."""
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="overdue", daemon=True).start()
 
@@ -277,8 +288,8 @@ class Overdue:
     def _watch(self) -> None:
         while not self._stopped.wait(0.25):
             now = time.monotonic()
-            for file, _, until in list(self._asked.values()):
-                if now > until:
+            for file, since, until in list(self._asked.values()):
+                if now > until or now - since > self.allowed:
                     with contextlib.suppress(OSError):
                         copy = socket.socket(fileno=os.dup(file))
                         copy.shutdown(socket.SHUT_RDWR)

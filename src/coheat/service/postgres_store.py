@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from coheat.attributes import Value
-from coheat.service.postgres_database import Database, Listener, migrate
+from coheat.service.postgres_database import ANSWER_SECONDS, Database, Listener, migrate
 from coheat.service.postgres_format import CHANNEL
 from coheat.service.postgres_keys import PostgresKeys
 from coheat.service.postgres_reader import (
@@ -171,6 +171,7 @@ class PostgresStore(PostgresReader):
             "(SELECT * FROM coheat.changes WHERE sequence > %s ORDER BY sequence LIMIT %s) c ON true "
             "ORDER BY c.sequence",
             (after, STEP),
+            ANSWER_SECONDS,  # while it waits nothing else is written
         )
         if rows[0][0] > after:
             raise Missed(f"{self.database.name}: changes up to {rows[0][0]} are not kept any more")
