@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,15 @@ PART = 10_000
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a call did: parts written, parts that were there already, users and rows written, lists short."""
+    """What a call did: parts written, parts that were there already, users and rows written, lists short, and
+    what there is to say about candidates and rules."""
 
     parts_written: int
     parts_kept: int
     users: int
     rows: int
     short_lists: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,8 @@ def recommend_all(
         )
         for part in range(number - 1, parts.lists.n_parts, n_shards)
     ]
-    return _do(parts, tasks, place or Here(), on_part, on_again)
+    report = _do(parts, tasks, place or Here(), on_part, on_again)
+    return replace(report, notes=tuple(parts.lists.asked.notes))
 
 
 def _do(

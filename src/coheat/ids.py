@@ -135,6 +135,15 @@ def unknown(name: str, kind: str, known: Sequence[str]) -> UnknownIdError:
     return UnknownIdError(f"unknown {kind} id {shortened(name)}; {hint}")
 
 
+def text_id(name: object, kind: str) -> str:
+    """An id as it was given, if it is text; a number is never taken for the text of it."""
+    if not isinstance(name, str):
+        given = repr(name)
+        given = given if len(given) <= 100 else f"{given[:100]}..."
+        raise DataError(f"a {kind} id must be a string, not {given}; ids are text, also those made of digits")
+    return name
+
+
 def shortened(name: str) -> str:
     """An id as it stands in a sentence: quoted, and cut where it is very long."""
     return repr(name) if len(name) <= 100 else f"{name[:100]!r}... ({len(name)} characters)"

@@ -87,6 +87,9 @@ def test_a_title_that_several_items_have_is_said_once(page: Page, service: Serve
         assert len(page.all("#bundle-items .chip")) == 1
         page.show_list_of(PERSON)
         assert page.texts("#list .card .reason")[0].count("Salt") <= 2  # inside, and what they have
+        inside = [chip.text for chip in page.one("#list .card").find_elements(By.CSS_SELECTOR, ".chip")]
+        assert len(inside) <= 2, "those that they have, and the others"
+        assert all(text.startswith("Salt") for text in inside)
     finally:
         for item, title in zip(items, titles, strict=True):
             service.post(f"/v1/items/{quote(item)}", {"title": title}, "PATCH")
@@ -179,6 +182,17 @@ def test_they_took_it_can_be_taken_back_and_both_are_told(page: Page, service: S
     assert any(f"recorded of {first} was taken back" in text for text in events)
     assert any(f"took or saw {first}" in text for text in events)
     assert str(page.one(".event a").get_attribute("href")).endswith(bundle)
+
+
+def test_rows_recorded_at_once_are_told_by_number(page: Page, service: Served) -> None:
+    rows: Any = service.ask(f"/v1/recommendations/{quote(PERSON)}?k=3")
+    shown = [
+        {"user_id": PERSON, "bundle_id": row["bundle_id"], "kind": "shown"} for row in rows["recommendations"]
+    ]
+    service.post("/v1/interactions", {"interactions": shown})
+    page.open("#/happened")
+    page.wait_for_text(".event", "3 interactions were recorded.")
+    assert not any("rows" in text for text in page.texts(".event a"))
 
 
 def test_the_default_model_says_what_its_scores_are_made_of(page: Page, service: Served) -> None:

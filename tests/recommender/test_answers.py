@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pyarrow
 import pytest
 from by_hand import recommender_of, relations
 
+from coheat.errors import DataError
 from coheat.recommender import Recommendations, Recommender
 from coheat.served import Block, Served
 
@@ -95,3 +100,36 @@ def test_an_audience_is_one_too(recommender: Recommender) -> None:
     frame = recommender.audience("b2", 2).to_pandas()
     assert frame["user_id"].tolist() == ["[red]", HOSTILE[0]]
     assert frame["bundle_id"].tolist() == ["b2", "b2"]
+
+
+@pytest.mark.parametrize("wrong", [17, None, 1.5, b"b0", ["b0"], {"id": "b0"}], ids=repr)
+def test_what_is_no_text_in_the_place_of_an_id_is_refused_by_name(
+    recommender: Recommender, wrong: Any
+) -> None:
+    user, said = HOSTILE[0], re.escape(f"id must be a string, not {wrong!r}")
+    asked: list[Callable[[], object]] = [
+        lambda: recommender.recommend([wrong]),
+        lambda: recommender.recommend([user], candidates=["b0", wrong]),
+        lambda: recommender.recommend([user], exclude=[wrong]),
+        lambda: recommender.recommend([user], items={user: [wrong]}),
+        lambda: recommender.recommend([user], bundles={user: [wrong]}),
+        lambda: recommender.recommend([user], shown={user: [wrong]}),
+        lambda: recommender.add_bundles({"new": ["i0", wrong]}),
+        lambda: recommender.replace_bundles({"b0": [wrong]}),
+        lambda: recommender.remove_bundles([wrong]),
+        lambda: recommender.record(wrong, "b0"),
+        lambda: recommender.record(user, wrong),
+        lambda: recommender.withdraw_many([(user, wrong)]),
+        lambda: recommender.withdraw_many([(wrong, "b0")]),
+        lambda: recommender.audience(items=[wrong]),
+        lambda: recommender.explain(wrong, "b0"),
+        lambda: recommender.explain(user, wrong),
+        lambda: recommender.takers(wrong),
+    ]
+    if wrong is not None:  # None asks for the audience of items instead
+        asked += [lambda: recommender.audience(wrong), lambda: recommender.similar_bundles(wrong)]
+    before = recommender.recommend(HOSTILE, 3).to_arrow()
+    for ask in asked:
+        with pytest.raises(DataError, match=said):
+            ask()
+    assert recommender.recommend(HOSTILE, 3).to_arrow() == before

@@ -158,6 +158,26 @@ def test_what_leaves_a_list_short_is_said() -> None:
     ]
 
 
+def test_pins_beyond_the_limit_of_their_category_stand_and_are_told(tmp_path: Path) -> None:
+    shop = shop_of(0)
+    names_of: dict[str, list[str]] = {}
+    for name in shop.bundle_ids:
+        names_of.setdefault(str(shop.fields_of(name, ["category"])["category"]), []).append(name)
+    category, (first, second, third, *_) = next(
+        (kind, found) for kind, found in names_of.items() if kind != "None" and len(found) > 2
+    )
+    rules = {"pin": {first: 1, second: 2, third: 9}, "at_most_per_category": 1}
+    found = shop.recommend(["u0"], 3, rules=rules, exclude_seen=False)
+    assert [row.bundle_id for row in found][:2] == [first, second]
+    assert [note for note in found.notes if "pinned" in note] == [
+        f"2 pinned bundles are of the category {category!r}, more than at_most_per_category = 1; pins come "
+        "first, so all of them stand"
+    ]
+    assert recommend_all(shop, tmp_path / "lists", 3, rules=rules).notes == tuple(found.notes)
+    within = {**rules, "at_most_per_category": 2}
+    assert not any("pinned" in note for note in shop.recommend(["u0"], 3, rules=within).notes)
+
+
 def test_at_most_a_share_of_young_ones_where_they_are_the_best_by_far() -> None:
     """Only the model's own limit held, which nobody can set for one list; and with rules not even that."""
     n, half = 600, 300

@@ -85,7 +85,7 @@ def test_what_happened_before_a_restart_is_told_as_far_as_it_is_stored(tmp_path:
                 (
                     one["event"],
                     one.get("kind"),
-                    one.get("bundle_id") or one.get("item_id") or one.get("model"),
+                    one.get("bundle_id") or one.get("item_id") or one.get("model") or one.get("rows"),
                 )
                 for one in found["events"]
             ]
@@ -95,7 +95,7 @@ def test_what_happened_before_a_restart_is_told_as_far_as_it_is_stored(tmp_path:
                 ("write", "removal", "bundle-2"),
                 ("write", "columns of item", "item-3"),
                 ("write", "columns of bundle", "b"),
-                ("write", "interaction", "5 rows"),
+                ("write", "interaction", 5),
                 ("write", "bundle", "b"),
                 ("write", "bundle", "a"),
             ]

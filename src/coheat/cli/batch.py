@@ -108,6 +108,8 @@ def batch(
     if as_json:
         print_json({"out": str(out), **asdict(report)})
         return
+    for one in report.notes:
+        note(one)
     if report.short_lists:
         note(f"{report.short_lists} lists have fewer than {k} bundles: there are no more candidates")
     kept = f", {report.parts_kept} parts kept" if report.parts_kept else ""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coheat.artifact import Contents
 from coheat.attributes import Value
-from coheat.ids import shortened, unknown
+from coheat.ids import shortened, text_id, unknown
 from coheat.recommender.answers import PlacedBy
 from coheat.recommender.average import Averages
 from coheat.recommender.described import Described
@@ -76,7 +76,7 @@ class Catalogue:
         return row if row is not None and row < len(self) and self.alive[row] else None
 
     def row(self, name: str) -> int:
-        row = self.find(name)
+        row = self.find(text_id(name, "bundle"))
         if row is None:
             raise unknown(name, "bundle", self.names())
         return row

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from coheat.errors import ConfigError, DataError, UnknownIdError
-from coheat.ids import Vocabulary, shortened
+from coheat.ids import Vocabulary, shortened, text_id
 from coheat.served.ranking import Positions
 
 
@@ -17,18 +17,16 @@ def check_k(k: int) -> None:
 
 
 def check_id(name: object, kind: str) -> str:
-    if not isinstance(name, str):
-        raise DataError(f"a {kind} id must be a string, not {name!r}")
-    if not name:
+    if not text_id(name, kind):
         raise DataError(f"a {kind} id is empty; choose another")
-    return name
+    return str(name)
 
 
 def check_ids(names: Sequence[str], what: str, advice: str) -> list[str]:
     """A list of ids with at least one, none twice."""
     if isinstance(names, str):
         raise ConfigError(f"{what} is a single string; {advice}")
-    listed = list(names)
+    listed = [text_id(name, what.removesuffix("s")) for name in names]
     if not listed:
         raise ConfigError(f"{what} is an empty list; {advice}")
     if len(set(listed)) < len(listed):
@@ -45,7 +43,7 @@ def item_rows(
     bundle = f"bundle {shortened(name)}" if name else "these items"
     if isinstance(items, str):
         raise ConfigError(f"{bundle}: give a list of item ids, not a single string")
-    distinct = list(dict.fromkeys(items))
+    distinct = list(dict.fromkeys(text_id(item, "item") for item in items))
     found = list(map(known.index.get, distinct))
     rows = np.array([row for row in found if row is not None], dtype=np.int64)
     if not distinct:

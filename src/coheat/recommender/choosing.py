@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coheat.attributes import Where, fitting, matching
 from coheat.errors import ConfigError
-from coheat.ids import shortened
+from coheat.ids import shortened, text_id
 from coheat.recommender.catalogue import Catalogue
 from coheat.served.ranking import Positions
 
@@ -104,12 +104,12 @@ def _candidates(catalogue: Catalogue, choice: Choice) -> tuple[npt.NDArray[np.bo
 
 def _found(catalogue: Catalogue, names: Sequence[str], what: str, notes: list[str]) -> list[int]:
     """Rows of those of the bundles that are there; a note tells of the others."""
-    found = list(map(catalogue.find, names))
+    found = [catalogue.find(text_id(name, "bundle")) for name in names]
     missing = [name for name, row in zip(names, found, strict=True) if row is None]
     if missing:
         is_or_are = "is" if len(missing) == 1 else "are"
         notes.append(
             f"{len(missing)} of {len(found)} {what} {is_or_are} not in the catalogue, such as "
-            f"{shortened(str(missing[0]))}; left out"
+            f"{shortened(missing[0])}; left out"
         )
     return [row for row in found if row is not None]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coheat.artifact import Changes, open_artifact, save_artifact
 from coheat.attributes import Value, Where
 from coheat.errors import ConfigError, DataError
-from coheat.ids import shortened
+from coheat.ids import shortened, text_id
 from coheat.recommender import lists as listing
 from coheat.recommender import standing, vectors
 from coheat.recommender.answers import (
@@ -149,7 +149,7 @@ class Recommender(Shop):
             items or {},
             bundles or {},
             fields,
-            arrangement(rules, moment.catalogue, chosen.allowed),
+            arrangement(rules, moment.catalogue, chosen.allowed, k),
             shown or {},
         )
         return listing.recommend(moment, asked)
@@ -180,7 +180,7 @@ class Recommender(Shop):
             chosen,
             exclude_seen,
             fields=fields,
-            arrangement=arrangement(rules, moment.catalogue, chosen.allowed),
+            arrangement=arrangement(rules, moment.catalogue, chosen.allowed, k),
             shown=shown or {},
         )
         return listing.Lists(moment, asked, part_size)
@@ -385,7 +385,8 @@ class Recommender(Shop):
             gone = [
                 row
                 for user, bundle in pairs
-                if (row := catalogue.find(bundle)) is not None and taken.discard(user, bundle)
+                if (row := catalogue.find(text_id(bundle, "bundle"))) is not None
+                and taken.discard(text_id(user, "user"), bundle)
             ]
             self._move({row: -count for row, count in Counter(gone).items()})
             return len(gone)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coheat.ids import Vocabulary, shortened
+from coheat.ids import Vocabulary, shortened, text_id
 from coheat.recommender.answers import Source
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.taken import Taken
@@ -58,11 +58,12 @@ class Known:
 def known_of(moment: Moment, user: str, items: Sequence[str], bundles: Sequence[str]) -> Known:
     """The fallback chain: trained vector; else folded in; else nothing. What is given comes on top."""
     catalogue, taken, known = moment.catalogue, moment.taken, moment.items.index
+    text_id(user, "user")
     notes: list[str] = []
-    found_items = {item: known.get(item) for item in items}
-    found_bundles = {bundle: catalogue.find(bundle) for bundle in bundles}
+    found_items = {item: known.get(text_id(item, "item")) for item in items}
+    found_bundles = {bundle: catalogue.find(text_id(bundle, "bundle")) for bundle in bundles}
     for kind, found in (("item", found_items), ("bundle", found_bundles)):
-        missing = [shortened(str(name)) for name, place in found.items() if place is None]
+        missing = [shortened(name) for name, place in found.items() if place is None]
         if missing:
             many = f"{len(missing)} of the {kind}s, such as {missing[0]}"
             which = many if len(missing) > 1 else f"the {kind} {missing[0]}"

@@ -10,7 +10,7 @@ from itertools import chain, cycle, repeat
 import numpy as np
 
 from coheat.attributes import UNDERSTOOD, Attributes, column_of
-from coheat.ids import shortened
+from coheat.ids import shortened, text_id
 from coheat.recommender.answers import Columns, Recommendations, Source
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.choosing import Chosen
@@ -106,7 +106,7 @@ def _also(
 
 def _shown(catalogue: Catalogue, asked: Asked, name: str) -> Positions:
     """Rows of what was shown to somebody lately."""
-    found = map(catalogue.find, asked.shown.get(name, ()))
+    found = (catalogue.find(text_id(bundle, "bundle")) for bundle in asked.shown.get(name, ()))
     return np.array([row for row in found if row is not None], dtype=np.int64)
 
 

@@ -94,7 +94,7 @@ class Arrangement:
     """Items of the bundles that were looked at."""
 
     @staticmethod
-    def of(rules: Rules, catalogue: Catalogue, allowed: npt.NDArray[np.bool_]) -> Arrangement:
+    def of(rules: Rules, catalogue: Catalogue, allowed: npt.NDArray[np.bool_], k: int) -> Arrangement:
         notes, pins = [], {}
         for name, place in rules.pin.items():
             row = catalogue.find(name)
@@ -106,6 +106,14 @@ class Arrangement:
         factors = _factors(rules, catalogue) if rules.boost else None
         category = catalogue.described.bundles.get("category")
         young = catalogue.bundles.is_young
+        if category is not None and rules.at_most_per_category is not None:
+            pinned = Counter(category.value(row) for row, place in pins.items() if place < k)
+            notes += [
+                f"{count} pinned bundles are of the category {shortened(str(value))}, more than "
+                f"at_most_per_category = {rules.at_most_per_category}; pins come first, so all of them stand"
+                for value, count in pinned.items()
+                if value is not None and count > rules.at_most_per_category
+            ]
         return Arrangement(rules, pins, factors, category, young, catalogue.items_of, tuple(notes))
 
     def ration(self, own: Ration | None) -> Ration | None:
@@ -207,11 +215,11 @@ class Arrangement:
 
 
 def arrangement(
-    rules: Rules | Mapping[str, Any] | None, catalogue: Catalogue, allowed: npt.NDArray[np.bool_]
+    rules: Rules | Mapping[str, Any] | None, catalogue: Catalogue, allowed: npt.NDArray[np.bool_], k: int
 ) -> Arrangement | None:
-    """Rules as they apply to a catalogue of which this may be listed; None where there are no rules."""
+    """Rules as they apply to lists of k of what may be listed; None where there are no rules."""
     known = Rules.of(rules)
-    return None if known is None else Arrangement.of(known, catalogue, allowed)
+    return None if known is None else Arrangement.of(known, catalogue, allowed, k)
 
 
 def _factors(rules: Rules, catalogue: Catalogue) -> npt.NDArray[np.float64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coheat.ids import Vocabulary
+from coheat.ids import Vocabulary, text_id
 from coheat.recommender.catalogue import Catalogue
 from coheat.served import Csr
 from coheat.served.overlap import Belongings
@@ -31,7 +31,7 @@ class Pairs:
     @staticmethod
     def of(pairs: Iterable[tuple[str, str]]) -> Pairs:
         users, bundles = Codes(), Codes()
-        codes = [(users[user], bundles[bundle]) for user, bundle in pairs]
+        codes = [(users[text_id(user, "user")], bundles[text_id(bundle, "bundle")]) for user, bundle in pairs]
         columns = np.array(codes, dtype=np.int64).reshape(-1, 2)
         return Pairs(list(users), list(bundles), columns[:, 0], columns[:, 1])
 

@@ -75,8 +75,8 @@ def _of_bundle(one: BundleChange) -> dict[str, Any]:
 
 
 def _of_interactions(run: list[Interaction]) -> dict[str, Any]:
-    about = run[0].bundle_id if len(run) == 1 else f"{len(run)} rows"
-    return _write("interaction", run[-1].timestamp, bundle_id=about)
+    about = {"bundle_id": run[0].bundle_id} if len(run) == 1 else {"rows": len(run)}
+    return _write("interaction", run[-1].timestamp, **about)
 
 
 def _of_details(one: Details) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
 from coheat.ids import shortened
 from coheat.service import logs
@@ -16,6 +17,8 @@ from coheat.service.models import Models
 from coheat.service.results import Remembered, UnknownRow
 from coheat.service.store import Appended, NewInteraction, Withdrawal
 
+About: TypeAlias = dict[str, str | int | None]
+"""What the log says of a write."""
 MOST_ROWS = 10_000
 """Of one write, unless a single request has more."""
 
@@ -25,7 +28,7 @@ class Pending:
     """What a request wants to be recorded, and how it ended."""
 
     interactions: Sequence[NewInteraction]
-    about: dict[str, str | None]
+    about: About
     """What the log says of it."""
     remembered: Remembered | None = None
     sequence: int | None = None
@@ -97,13 +100,13 @@ def _unknown(interactions: Sequence[NewInteraction], models: Models) -> int | No
     )
 
 
-def about_bundle(bundle_id: str) -> dict[str, str | None]:
+def about_bundle(bundle_id: str) -> About:
     """What the log says of a write to one bundle."""
     return {"bundle_id": bundle_id, "key": logs.key_name.get()}
 
 
-def about_rows(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> dict[str, str | None]:
-    """What the log says of rows; of many, that they are many."""
+def about_rows(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> About:
+    """What the log says of rows; of many, how many they are."""
     if len(rows) == 1:
         return {**about_bundle(rows[0].bundle_id), "user_id": rows[0].user_id}
-    return about_bundle(f"{len(rows)} rows")
+    return {"rows": len(rows), "key": logs.key_name.get()}

@@ -41,9 +41,10 @@ export async function show() {
 }
 
 function described(event) {
-  const kind = event.event === "write" ? `write.${event.kind}` : event.event;
+  const many = event.rows === undefined ? "" : ".rows";
+  const kind = event.event === "write" ? `write.${event.kind}${many}` : event.event;
   const name = `happened.${event.model ? `${kind}.model` : kind}`;
-  return { ...event, sentence: has(name) ? name : "happened.write" };
+  return { ...event, sentence: has(name) || has(`${name}.other`) ? name : "happened.write" };
 }
 
 /** One event: when, what, and by which key. The bundle that it is about is a link. */
@@ -59,6 +60,7 @@ function line(event) {
         model: event.model?.slice(0, 8),
         reason: event.reason ?? "",
         generation: event.generation,
+        ...(event.rows === undefined ? {} : { count: event.rows }),
       }).split("\u0000");
   return element(
     "li",

@@ -68,30 +68,33 @@ export function date(text) {
   return new Date(text).toLocaleDateString(language, { dateStyle: "medium" });
 }
 
-/** A chip with an item's title, its id as a hint. */
-export function itemChip(itemId, owned = false) {
-  const title = itemTitle(itemId);
+/** Items by title, in their order: several may have one title, and some of these may be owned. */
+export function itemGroups(itemIds, owned = new Set()) {
+  const groups = new Map();
+  for (const id of itemIds) {
+    const key = `${owned.has(id)} ${itemTitle(id)}`;
+    groups.set(key, [...(groups.get(key) ?? []), id]);
+  }
+  return [...groups.values()];
+}
+
+/** A chip for items of one title: how many they are, their ids as a hint, and whether the user has them. */
+export function itemChip(ids, owned = new Set()) {
+  const title = itemTitle(ids[0]);
+  const several = ids.length > 1 ? ` × ${number(ids.length)}` : "";
+  const hint = ids.slice(0, HINTED_IDS).join(", ") + (ids.length > HINTED_IDS ? " …" : "");
+  const has = owned.has(ids[0]);
   return element(
     "li",
-    { class: owned ? "chip owned" : "chip", title: title === itemId ? null : itemId },
-    title,
-    owned ? element("span", { class: "hidden" }, ` ${t("people.hasIt")}`) : null,
+    { class: has ? "chip owned" : "chip", title: title === hint ? null : hint },
+    title + several,
+    has ? element("span", { class: "hidden" }, ` ${t("people.hasIt")}`) : null,
   );
 }
 
-/** Chips with the titles of items, each title once and how many have it; their ids as a hint. */
+/** Chips with the titles of items, each title once. */
 export function itemChips(itemIds) {
-  const byTitle = new Map();
-  for (const id of itemIds) {
-    const same = byTitle.get(itemTitle(id)) ?? [];
-    same.push(id);
-    byTitle.set(itemTitle(id), same);
-  }
-  return [...byTitle].map(([title, ids]) => {
-    const several = ids.length > 1 ? ` × ${number(ids.length)}` : "";
-    const hint = ids.slice(0, HINTED_IDS).join(", ") + (ids.length > HINTED_IDS ? " …" : "");
-    return element("li", { class: "chip", title: title === hint ? null : hint }, title + several);
-  });
+  return itemGroups(itemIds).map((ids) => itemChip(ids));
 }
 
 /** A link to the page of a bundle. */

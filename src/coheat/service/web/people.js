@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { bar, barScale, score } from "./charts.js";
 import { announce, byId, element, emptiness, fill, skeletons, trouble } from "./dom.js";
-import { bundleLink, describe, fieldsOf, itemChip, picture, remarkLine, titleOf } from "./names.js";
+import { bundleLink, describe, fieldsOf, itemChip, itemGroups, picture, remarkLine, titleOf } from "./names.js";
 import { carrying, parts, reason } from "./reasons.js";
 import { searchBox } from "./search.js";
 import { number, t } from "./words.js";
@@ -133,7 +133,7 @@ async function showBelongings() {
       const bundleChip = (id) => element("li", { class: "chip" }, bundleLink(id));
       fill(
         place,
-        chips(t("count.items", { count: found.item_ids.length }), found.item_ids, (id) => itemChip(id)),
+        chips(t("count.items", { count: found.item_ids.length }), itemGroups(found.item_ids), (ids) => itemChip(ids)),
         chips(t("count.bundles", { count: found.bundle_ids.length }), found.bundle_ids, bundleChip),
       );
     }
@@ -270,13 +270,14 @@ function card({ row, contents, why }, owned, scale) {
   const fields = fieldsOf(row.bundle_id);
   const title = element("h3", {}, bundleLink(row.bundle_id));
   const items = element("ul", { class: "chips" });
-  const drawItems = (ids) =>
+  const groups = itemGroups(contents.item_ids, owned);
+  const drawItems = (shown) =>
     fill(
       items,
-      ids.map((itemId) => itemChip(itemId, owned.has(itemId))),
+      shown.map((ids) => itemChip(ids, owned)),
     );
-  drawItems(contents.item_ids.slice(0, SHOWN_CONTENTS));
-  const rest = contents.item_ids.length - SHOWN_CONTENTS;
+  drawItems(groups.slice(0, SHOWN_CONTENTS));
+  const rest = groups.length - SHOWN_CONTENTS;
   return element(
     "li",
     {
@@ -292,7 +293,7 @@ function card({ row, contents, why }, owned, scale) {
       row.is_new ? element("span", { class: "badge" }, t("badge.new")) : null,
       element("span", { class: "total", title: t("people.total") }, score(row.score)),
     ),
-    element("div", { class: "contents" }, items, rest > 0 ? expander(rest, () => drawItems(contents.item_ids)) : null),
+    element("div", { class: "contents" }, items, rest > 0 ? expander(rest, () => drawItems(groups)) : null),
     element(
       "div",
       { class: "bars" },
