@@ -47,8 +47,8 @@ class Size:
     n_bundles: int = 27_694
     n_items: int = 42_563
     width: int = 128
-    bundles_per_user: int = 20
-    items_per_user: int = 30
+    bundles_per_user: int = 31
+    items_per_user: int = 42
     items_per_bundle: int = 4
 
 
@@ -84,10 +84,10 @@ class RandomVectors(Model):
 
 
 class RandomEmber(RandomVectors):
-    """The default model's form: three blocks, three overlaps, a bias and a knob."""
+    """The default model's form: three blocks as wide as a view, four overlaps, a bias and a knob."""
 
     def served(self) -> Served:
-        data, half = self.data, self.config.embedding_size // 2
+        data, half = self.data, self.config.embedding_size
         rising, falling = tanh_curves(TEMPERATURE)
         kinds = ("history", "affiliation", "companions")
         users, bundles = (
@@ -104,6 +104,7 @@ class RandomEmber(RandomVectors):
             Overlap("overlap", "log", falling, taken_exponent=0.5, item_weights=rare),
             Overlap("own items", "log", falling, taken=0.0),
             Overlap("items of own bundles", "log", rising, own=0.0),
+            Overlap("owned share", "fourth", falling, taken=0.0, size_exponent=1.0),
         )
         lines = ((-9.0, 0.0), (0.0, 0.0), (0.5, 0.0))
         knob = Knob(1.0, (0.0, 1.0, 2.0), (0.0, 8.0), lines, (0.0, 0.5, 1.0), "a welcome")

@@ -7,6 +7,7 @@ by a quarter each time, until it saturates; requests that are not answered some 
 count as errors.
 
     python benchmarks/service_load.py                        # 200 requests/s for 60 s, then saturation
+    python benchmarks/service_load.py --runs 3               # the same three times, each with a new process
     python benchmarks/service_load.py --seconds 10 --stage 0
 """
 
@@ -137,18 +138,26 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def run(
-    size: Size, rate: float, seconds: float, stage: float = 0.0, model_class: type[Model] = RandomEmber
+    size: Size,
+    rate: float,
+    seconds: float,
+    stage: float = 0.0,
+    model_class: type[Model] = RandomEmber,
+    runs: int = 1,
 ) -> list[dict[str, Any]]:
-    """Make the model, serve it, warm it up, measure; then in stages of so many seconds until it saturates."""
+    """Make the model; so many times serve it, warm it up, measure; in the end raise the rate in stages of so
+    many seconds until it saturates."""
+    rows = []
     with tempfile.TemporaryDirectory(prefix="coheat-load-") as place:
         directory = Path(place) / "model"
         write_random_artifact(directory, size, model_class=model_class)
-        with serving(directory) as server:
-            measure(server.port, rate, min(seconds, 3), size.n_users, seed=1)
-            rows = [measure(server.port, rate, seconds, size.n_users)]
-            if stage:
-                rows += saturation(server.port, size.n_users, stage)
-        return rows
+        for number in range(runs):
+            with serving(directory) as server:
+                measure(server.port, rate, min(seconds, 3), size.n_users, seed=1)
+                rows.append(measure(server.port, rate, seconds, size.n_users, seed=number))
+                if stage and number == runs - 1:
+                    rows += saturation(server.port, size.n_users, stage)
+    return rows
 
 
 def main() -> None:
@@ -160,10 +169,11 @@ def main() -> None:
     options.add_argument(
         "--stage", type=float, default=10, help="seconds at each higher rate; 0 raises it not (default: 10)"
     )
+    options.add_argument("--runs", type=int, default=1, help="times to measure that rate (default: 1)")
     options.add_argument("--model", choices=MODELS, default="ember", help="its form (default: ember)")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     given = options.parse_args()
-    rows = run(IFASHION, given.rate, given.seconds, given.stage, MODELS[given.model])
+    rows = run(IFASHION, given.rate, given.seconds, given.stage, MODELS[given.model], given.runs)
     show(rows)
     within = [row["rate"] for row in rows if not row["errors"] and row["p99_ms"] <= GOAL_P99_MS]
     print(f"highest rate with p99 <= {GOAL_P99_MS:.0f} ms and no error: {max(within, default=0):.0f}/s")
