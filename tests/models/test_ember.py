@@ -25,7 +25,7 @@ from coheat.served import Served
 from coheat.training import TrainingSettings, fit
 
 PARTS = (
-    "history", "affiliation", "companions",
+    "history", "affiliation", "companions", "prospects",
     "overlap", "own items", "items of own bundles", "owned share", "bias",
 )  # fmt: skip
 
@@ -91,6 +91,7 @@ def slow_scores(model: Ember, youth: np.ndarray) -> np.ndarray:
         "history": (h_users @ h_bundles.T).numpy(),
         "affiliation": (a_users @ a_bundles.T).numpy(),
         "companions": x @ model.taken.double().numpy() @ model.wanted.double().numpy().T,
+        "prospects": np.tile(model.prospects.bundles, (data.n_users, 1)),  # see test_prospects.py
         "overlap": np.log(1 + plain_profiles(data, 0.4) @ z.T / model.overlaps[0].scale),
         "own items": np.log(1 + y @ z.T),
         "items of own bundles": np.log(1 + x @ z @ z.T),
@@ -131,6 +132,7 @@ def test_without_a_rehearsal_curves_are_the_hand_set_ones() -> None:
         "history": (np.ones(half), known),
         "affiliation": (np.ones(half), np.ones(half)),
         "companions": (np.full(half, 4.0), 4 * known),
+        "prospects": (np.zeros(half), np.full(half, 0.5)),
         "overlap": (np.full(half, 0.6), 3.0 - 2.4 * known),
     }
     for name, row in curves.items():

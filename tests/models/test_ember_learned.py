@@ -180,7 +180,8 @@ def test_an_explanation_names_history_items_and_youth(shop: Shop, directory: Pat
     user = data.users[3]
     parts = {
         "history": "history", "companions": "history", "popularity": "history", "affiliation": "items",
-        "overlap": "items", "own items": "items", "items of own bundles": "items", "owned share": "items",
+        "prospects": "items", "overlap": "items", "own items": "items", "items of own bundles": "items",
+        "owned share": "items",
         "youth": "youth", "welcome": "youth",
     }  # fmt: skip
     for bundle in kinds_of_bundles(shop):

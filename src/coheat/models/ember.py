@@ -5,6 +5,7 @@ with weights that the shop's own data set:
 
     y_ub = w_h <h_u, h_b> + w_a <a_u, a_b>                 two views, learned as in CrossCBR
          + w_c <c_u, c_b>                                  bundles that go together (`companions`)
+         + w_p p_b                                         how popular b may become (`prospects`)
          + sum over overlaps j of v_j k_j(o_j / s_j)       what the items of both have in common, exactly
          + bias
 
@@ -55,6 +56,7 @@ from coheat.models.companions import companions
 from coheat.models.contest import LOW, Contest
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
+from coheat.models.prospects import Prospects, prospects
 from coheat.models.rehearsed import Rehearsed, left_by
 from coheat.models.stand_ins import StandIns, divide
 from coheat.rng import Randomness
@@ -80,6 +82,9 @@ LITTLE = 0.03
 """Share of all held-out interactions that it may give up in any case."""
 FAVOUR = 4.0
 """`welcome` where young bundles are few and nothing else was asked for."""
+PROSPECTS = 0.5
+"""Weight of a young bundle's prospects before it is learned. Were all users alike, it would be 1; but what
+makes a bundle popular partly shows in the other parts too."""
 FADE = 8.0
 """Takers at which half of what youth changes by hand is gone."""
 FADING = (1 + KNOTS / FADE) ** -0.5 * np.interp(KNOTS, [16, 64], [1, 0])
@@ -190,6 +195,7 @@ class Ember(CrossCBR):
             "history": by_knot(1.0, 1 - young),
             "affiliation": by_knot(1.0),
             "companions": by_knot(together, together * (1 - young)),
+            "prospects": by_knot(0.0, PROSPECTS),
             "overlap": by_knot(0.6, 0.6 + 2.4 * young),
             "own items": by_knot(0.0),
             "items of own bundles": by_knot(0.0),
@@ -219,6 +225,11 @@ class Ember(CrossCBR):
             Overlap("owned share", "fourth", one, taken=0.0, size_exponent=1.0),
         )
 
+    @cached_property
+    def prospects(self) -> Prospects:
+        """How popular every bundle is likely to become, and what tells it of a new one."""
+        return prospects(self.data, self.youth.cpu().numpy())
+
     @torch.no_grad()
     def served(self) -> Served:
         found = self._served(self._curves())
@@ -239,9 +250,13 @@ class Ember(CrossCBR):
         bundles = np.where(self.data.popularity[:, None] > 0, bundles, np.float32(0))
         together = Block("companions", "history", self.wanted.shape[1], curves["companions"])
         of_users = np.asarray(self.data.user_bundle @ numpy(self.taken), dtype=np.float32)
+        known = self.prospects
+        foretold = Block("prospects", "items", 1, curves["prospects"], known.items, forest=known.forest)
+        everybody = np.ones((self.data.n_users, 1), dtype=np.float32)
+        expected = foretold, everybody, known.bundles[:, None]
         return Served.create(
             relations or self.relations,
-            [(history, users, bundles), affiliation, (together, of_users, numpy(self.wanted))],
+            [(history, users, bundles), affiliation, (together, of_users, numpy(self.wanted)), expected],
             is_new=self.is_new.cpu().numpy(),
             youth=self.youth.cpu().numpy().astype(np.float32),
             overlaps=tuple(replace(overlap, curve=curves[overlap.name]) for overlap in self.overlaps),
@@ -267,6 +282,8 @@ class Ember(CrossCBR):
             return None
         config = self.config.model_copy(update={"rehearsal_epochs": 0, "choose": "fixed"})
         inner = Ember(self._stand_ins.kept, config, self.rng.child("rehearsal"))
+        # What stands in for a young bundle is one, and tells nothing of the prospects of others.
+        inner.youth.copy_(torch.from_numpy(np.maximum(self.youth.cpu().numpy(), self._stand_ins.is_stand_in)))
         if self._rehearsed is not None and self._stand_ins.goes_on:
             self._rehearsed.start(inner)
         return inner.to(self.users.device), epochs
@@ -293,8 +310,9 @@ class Ember(CrossCBR):
         new = young & (taken == 0)
         csr = Csr(apart.kept.user_bundle.indptr, apart.kept.user_bundle.indices, self.data.n_bundles)
         final = self._served(curves, replace(self.relations, user_bundle=csr))
-        final.bundles.plain.base[new, : self.config.embedding_size] = 0
-        final.bundles.plain.base[new, 2 * self.config.embedding_size :] = 0
+        for block, columns in final.columns:
+            if block.about == "history":
+                final.bundles.plain.base[new, columns] = 0
         known = np.where(new, 0, self.data.popularity)
         youth = np.where(new, 1.0, self.youth.cpu().numpy())
         later = self._contest(final, users, curves, youth, self.data.user_bundle, excluded, new, known)

@@ -15,6 +15,7 @@ from coheat.served import checks
 from coheat.served.blocks import Block
 from coheat.served.curves import Curve, Knob
 from coheat.served.fold_in import Layers
+from coheat.served.forest import Forest
 from coheat.served.overlap import Overlap
 from coheat.served.relations import Csr, Relations
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = npt.NDArray[Any]
 RELATIONS = tuple(field.name for field in fields(Relations))
 LAYERS = ("users", "bundles", "items")
+TREES = ("asked", "thresholds", "values")
 
 
 def to_arrays(served: Served) -> dict[str, Array]:
@@ -38,7 +40,10 @@ def to_arrays(served: Served) -> dict[str, Array]:
         relation: Csr = getattr(relations, name)
         arrays[f"{name}.indptr"] = relation.indptr.astype(np.int64)
         arrays[f"{name}.indices"] = relation.indices.astype(np.int32)
-    arrays |= {f"items.{b.name}": b.items for b in served.blocks if b.items is not None}
+    for block in served.blocks:
+        arrays |= {} if block.items is None else {f"items.{block.name}": block.items}
+        if block.forest is not None:
+            arrays |= {f"forest.{block.name}.{name}": getattr(block.forest, name) for name in TREES}
     arrays |= {
         f"item_weights.{o.name}": o.item_weights for o in served.overlaps if o.item_weights is not None
     }
@@ -65,7 +70,10 @@ def from_arrays(arrays: Mapping[str, Array]) -> dict[str, Any]:
     sizes = {"user": len(users), "bundle": form.n_bundles, "item": form.n_items}
     shapes = {name: [sizes[kind] for kind in name.split("_")] for name in RELATIONS}
     relations = Relations(**{name: checks.relation(arrays, name, *shape) for name, shape in shapes.items()})
-    blocks = tuple(_part(Block, one, items=arrays.get(f"items.{one.get('name')}")) for one in form.blocks)
+    blocks = tuple(
+        _part(Block, one, items=arrays.get(f"items.{one.get('name')}"), forest=_forest(arrays, one))
+        for one in form.blocks
+    )
     overlaps = tuple(
         _part(Overlap, one, item_weights=arrays.get(f"item_weights.{one.get('name')}"))
         for one in form.overlaps
@@ -108,6 +116,8 @@ def _plain(part: Any) -> dict[str, Any]:
             value = {name: getattr(value, name).tolist() for name in ("counts", "old", "young")}
         elif isinstance(part, Curve):
             value = value.tolist()
+        elif isinstance(value, Forest):
+            value = value.base
         found[field.name] = None if isinstance(value, np.ndarray) else value
     return found
 
@@ -115,9 +125,17 @@ def _plain(part: Any) -> dict[str, Any]:
 Part = TypeVar("Part", Block, Overlap)
 
 
-def _part(kind: type[Part], stored: dict[str, Any], **arrays: Array | None) -> Part:
+def _part(kind: type[Part], stored: dict[str, Any], **arrays: Array | Forest | None) -> Part:
     where = f"{checks.WHERE}, {str(stored.get('name'))[:60]!r}"
     return build(kind, stored, where, **arrays, curve=_curve(stored.get("curve")))
+
+
+def _forest(arrays: Mapping[str, Array], stored: dict[str, Any]) -> Forest | None:
+    """The forest of a block, whose base stands in the form and whose trees are arrays."""
+    base, name = stored.get("forest"), f"forest.{stored.get('name')}"
+    if base is None:
+        return None
+    return checks.check_forest(name, base, *(arrays.get(f"{name}.{part}") for part in TREES))
 
 
 def _curve(stored: object) -> Curve:

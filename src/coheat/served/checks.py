@@ -17,12 +17,15 @@ from coheat.errors import ArtifactError
 from coheat.served.blocks import Block
 from coheat.served.curves import Curve, Knob
 from coheat.served.fold_in import Layers
+from coheat.served.forest import FEATURES, STATISTICS, Forest
 from coheat.served.overlap import KINDS, Overlap
 from coheat.served.relations import STRETCH, Csr, Relations
 from coheat.storage import release_pages
 
 Array = npt.NDArray[Any]
 WHERE = "the served form"
+DEEPEST = 10
+"""Questions that a tree may ask: it has two to the power of that many answers."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,23 @@ def check_knob(name: str, knob: Knob) -> Knob:
     return knob.turned(name, knob.value)
 
 
+def check_forest(name: str, base: object, *trees: Array | None) -> Forest:
+    """A forest whose trees ask as many questions as they have answers for, about features that exist."""
+    if not isinstance(base, float) or not np.isfinite(base):
+        raise ArtifactError(f"{WHERE}: {name!r} has no number for a base")
+    parts = dict(zip(("asked", "thresholds", "values"), trees, strict=True))
+    arrays = {f"{name}.{part}": found for part, found in parts.items() if found is not None}
+    asked = wanted(arrays, f"{name}.asked", "iu", (None, None))
+    n_trees, depth = asked.shape
+    if depth > DEEPEST or (asked.size and not 0 <= asked.min() <= asked.max() < FEATURES):
+        raise ArtifactError(f"{WHERE}: the trees of {name!r} ask for something that does not exist")
+    thresholds = wanted(arrays, f"{name}.thresholds", "f", (n_trees, depth))
+    values = wanted(arrays, f"{name}.values", "f", (n_trees, 1 << depth))
+    check_finite(f"{name}.thresholds", thresholds)
+    check_finite(f"{name}.values", values)
+    return Forest(base, np.asarray(asked), np.asarray(thresholds), np.asarray(values))
+
+
 def check_parts(
     width: int, relations: Relations, blocks: Iterable[Block], overlaps: Iterable[Overlap]
 ) -> None:
@@ -113,8 +133,11 @@ def check_parts(
         raise ArtifactError(f"{WHERE}: two of its parts have the same name")
     for block in blocks:
         check_curve(block.name, block.curve)
+        if block.forest is not None and (block.items is None or block.width != 1):
+            raise ArtifactError(f"{WHERE}: the forest of {block.name!r} needs items, and gives one number")
         if block.items is not None:
-            check_array(block.items, f"items.{block.name}", (n_items, block.width))
+            width = block.width if block.forest is None else STATISTICS
+            check_array(block.items, f"items.{block.name}", (n_items, width))
     for overlap in overlaps:
         check_curve(overlap.name, overlap.curve)
         if overlap.kind not in KINDS or not overlap.scale > 0:

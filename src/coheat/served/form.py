@@ -251,7 +251,7 @@ class Served:
                 found = np.asarray(block.items)[np.concatenate(items)]
                 # One sum per bundle: five times as fast as np.add.reduceat over all.
                 sums = np.stack([part.sum(axis=0) for part in np.split(found, np.cumsum(sizes)[:-1])])
-                plain[:, columns] = sums / sizes[:, None] ** block.size_exponent
+                plain[:, columns] = block.placed(sums, sizes)
         return plain
 
     def weighed(self, plain: Floats, taken: Positions, youth: Floats) -> Floats:
