@@ -168,7 +168,7 @@ def _sheet(tables: Sequence[Document], grid: str | None) -> Sheet:
     heads += ("model", "seeds")
     for metric in METRICS:
         heads += (LABELS[metric], "paper", "difference")
-    heads += ("epoch", "s/epoch")
+    heads += ("epoch",)
     rows, remarks, means = [], [], []
     for table in tables:
         share = (f"{float(table['division'].removeprefix(RATIO)):.0%}",) if shares else ()
@@ -221,7 +221,7 @@ def _cells(row: Document, grid: str | None) -> tuple[str, ...]:
     name, published = row_name(row, grid), row["published"] or {}
     if not row["seeds"]:
         paper = [decimal(published[m]) if m in published else "" for m in METRICS]
-        return (name, "0", "failed", paper[0], "", "failed", paper[1], "", "", "")
+        return (name, "0", "failed", paper[0], "", "failed", paper[1], "", "")
     cells: list[str] = [name, str(len(row["seeds"]))]
     for metric in METRICS:
         values = row["test"][metric]
@@ -234,8 +234,6 @@ def _cells(row: Document, grid: str | None) -> tuple[str, ...]:
         else:
             cells += ["", ""]
     cells.append(", ".join(str(epoch) for epoch in row["epochs"]))
-    seconds = row["seconds_per_epoch"]
-    cells.append(f"{statistics.median(seconds):.2f}" if seconds else "")
     return tuple(cells)
 
 
