@@ -24,7 +24,7 @@ from coheat.data.dataset import DAY, BundleData
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError
 from coheat.export import export
-from coheat.models.base import Progress
+from coheat.models.base import FloatArray, Progress
 from coheat.models.curves import COUNTS
 from coheat.models.ember import WELCOMES, Ember, EmberConfig
 from coheat.recommender import Explanation, Recommender, catalogue
@@ -32,6 +32,7 @@ from coheat.rng import Randomness
 from coheat.served import Block, Curve, Knob, Overlap, Served
 from coheat.served import bundles as bundles_module
 from coheat.served import overlap as overlap_module
+from coheat.served.forest import Forest
 
 
 def trained(data: BundleData) -> Ember:
@@ -72,14 +73,17 @@ class Oracle:
         self.data, self.served = data, served
         self.knob = served.knobs["welcome"] if welcome is None else replace_value(served, welcome)
         self.users = dict(zip(data.users.ids, served.users.astype(float), strict=True))
-        (history, _), (affiliation, self.filled), (companions, _) = served.columns
-        assert (history.width, affiliation.width, companions.width) == (8, 8, 4)
+        blocks = [block for block, _ in served.columns]
+        assert [(block.name, block.width) for block in blocks] == [
+            ("history", 8), ("affiliation", 8), ("companions", 4), ("prospects", 1),
+        ]  # fmt: skip
         plain = served.bundles.plain.base.astype(float)
         self.learned = dict(zip(data.bundles.ids, plain, strict=True))
-        assert affiliation.items is not None
-        padded = np.zeros((data.n_items, 20))
-        padded[:, self.filled] = affiliation.items
-        self.item_vectors = dict(zip(data.items.ids, padded, strict=True))
+        self.vectors_of_items = {
+            block.name: dict(zip(data.items.ids, block.items.astype(float), strict=True))
+            for block in blocks
+            if block.items is not None
+        }
         self.contents = {
             name: [data.items[int(item)] for item in data.bundle_item[[row]].indices]
             for row, name in enumerate(data.bundles.ids)
@@ -97,14 +101,22 @@ class Oracle:
     def add(self, bundle: str, items: list[str]) -> None:
         self.contents[bundle] = items
         self.taken[bundle], self.youth[bundle] = 0, 1.0
-        self.learned[bundle] = sum(self.item_vectors[item] for item in items) / len(items)
+        self.learned[bundle] = self.of_items(items, np.zeros(21))
 
     def replace(self, bundle: str, items: list[str]) -> None:
         """The columns that items fill come from the items, the others stay as learned."""
         self.contents[bundle] = items
-        pooled = np.mean([self.item_vectors[item] for item in items], axis=0)
-        self.learned[bundle] = self.learned[bundle].copy()
-        self.learned[bundle][self.filled] = pooled[self.filled]
+        self.learned[bundle] = self.of_items(items, self.learned[bundle])
+
+    def of_items(self, items: list[str], learned: FloatArray) -> FloatArray:
+        """Vectors are the mean of those of the items; how popular it may become is asked of the trees."""
+        found = learned.copy()
+        for block, columns in self.served.columns:
+            if block.name in self.vectors_of_items:
+                vectors = [self.vectors_of_items[block.name][item] for item in items]
+                forest = block.forest
+                found[columns] = np.mean(vectors, axis=0) if forest is None else foretold(forest, vectors)
+        return found
 
     def remove(self, bundle: str) -> None:
         self.recorded = {pair for pair in self.recorded if pair[1] != bundle}
@@ -151,6 +163,25 @@ class Oracle:
             shared = math.log1p(shared) if overlap.kind == "log" else shared**4
             found += self.weight(overlap.curve, bundle) * shared
         return found
+
+
+def foretold(forest: Forest, items: list[FloatArray]) -> float:
+    """Question by question, from what is known of each item: the weight of its bundles, their log takers and
+    takers, its log users."""
+    size, (weight, log_takers, takers, log_users) = len(items), np.sum(items, axis=0)
+    known = weight > 1e-6
+    features = [
+        math.log(size),
+        math.log1p(weight / size),
+        log_takers / weight if known else 0.0,
+        math.log1p(takers / weight) if known else 0.0,
+        log_users / size,
+    ]
+    found = forest.base
+    for asked, thresholds, values in zip(forest.asked, forest.thresholds, forest.values, strict=True):
+        answers = [features[int(one)] > limit for one, limit in zip(asked, thresholds, strict=True)]
+        found += values[int("".join("1" if answer else "0" for answer in answers), 2)]
+    return found
 
 
 def replace_value(served: Served, welcome: float) -> Knob:

@@ -83,7 +83,7 @@ def test_nothing_changed_leaves_nothing_to_say(planted: Split, tmp_path: Path) -
     names = {path.name for path in (tmp_path / "shop").iterdir()}
     assert names == {path.name for path in (tmp_path / "model").iterdir()}
     assert scores(Recommender.load(tmp_path / "shop")) == scores(recommender)
-    assert load_artifact(tmp_path / "shop").model().served().users.shape == (48, 96)
+    assert load_artifact(tmp_path / "shop").model().served().users.shape == (48, 97)
 
 
 def test_a_saved_one_is_changed_and_saved_in_its_place(planted: Split, tmp_path: Path) -> None:

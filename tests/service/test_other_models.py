@@ -63,6 +63,7 @@ def test_a_model_with_an_overlap_is_served_whole(planted: Split, tmp_path: Path)
         "history",
         "affiliation",
         "companions",
+        "prospects",
         "overlap",
         "own items",
         "items of own bundles",

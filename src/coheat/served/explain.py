@@ -59,7 +59,9 @@ def breakdown(
     for block, columns in served.columns:
         weight, share = float(block.curve.at(*evidence)[0]), float(user[columns] @ vectors[columns])
         terms.append(Term(block.name, block.about, weight, share))
-        if block.items is not None and block.forest is None:  # what a forest says is not one item's doing
+        if block.forest is not None:  # what a forest says is the doing of all items alike
+            by_item += share / max(len(contents), 1)
+        elif block.items is not None:
             found = np.asarray(block.items)[contents].astype(np.float64) @ user[columns]
             by_item += weight * found / max(len(contents), 1) ** block.size_exponent
     have = Belongings.of(items, [held for _, held in taken])
