@@ -177,7 +177,7 @@ def foretold(forest: Forest, items: list[FloatArray]) -> float:
         math.log1p(takers / weight) if known else 0.0,
         log_users / size,
     ]
-    found = forest.base
+    found = 0.0
     for asked, thresholds, values in zip(forest.asked, forest.thresholds, forest.values, strict=True):
         answers = [features[int(one)] > limit for one, limit in zip(asked, thresholds, strict=True)]
         found += values[int("".join("1" if answer else "0" for answer in answers), 2)]

@@ -3,9 +3,10 @@
 A new bundle that suits two users alike is taken by more of them if it is the kind of bundle that people take.
 What tells that kind: how large it is, how popular the other bundles are that hold its items, how many of
 these there are, and how many users have the items. How they tell it is different in every shop and no
-straight line (long lists may be popular, the longest not), so it is learned: the log of the number of takers
-is predicted by boosted trees (Friedman, 2001). Each tree asks the same `DEPTH` questions of every bundle, as
-in CatBoost (Prokhorenkova et al., 2018), which keeps it small and hard to overfit.
+straight line (long lists may be popular, the longest not), so it is learned: boosted trees (Friedman, 2001)
+predict by how much the log of the number of takers differs from its mean. Each tree asks the same `DEPTH`
+questions of every bundle, as in CatBoost (Prokhorenkova et al., 2018), which keeps it small and hard to
+overfit.
 
 Young bundles count the less the younger they are, as examples and among the other bundles: their takers are
 still to come. No bundle is an example for itself: bundles are divided into `FOLDS`, and each that counts is
@@ -40,8 +41,8 @@ BINS = 32
 
 @dataclass(frozen=True, eq=False)
 class Prospects:
-    """Of every bundle (n_bundles,), as the log of a number of takers; and what tells them of a new one: a
-    forest over sums of what is known of each item (n_items, STATISTICS)."""
+    """Of every bundle (n_bundles,), as the log of a number of takers, less its mean; and what tells them of a
+    new one: a forest over sums of what is known of each item (n_items, STATISTICS)."""
 
     bundles: Floats
     items: Floats
@@ -74,15 +75,15 @@ def prospects(data: BundleData, youth: Numbers) -> Prospects:
 
 
 def grown(points: Numbers, wanted: Numbers, weights: Numbers) -> Forest:
-    """Trees that together predict `wanted` (n,) from `points` (n, n_features)."""
+    """Trees that together predict `wanted` (n,), less its mean, from `points` (n, n_features)."""
     total = weights.sum()
-    base = float(weights @ wanted / total) if total > 0 else 0.0
+    mean = float(weights @ wanted / total) if total > 0 else 0.0
     borders = [_borders(column, weights) for column in points.T]
     codes = [np.searchsorted(border, column) for border, column in zip(borders, points.T, strict=True)]
     asked = np.zeros((TREES, DEPTH), dtype=np.int64)
     thresholds = np.full((TREES, DEPTH), np.finfo(np.float64).max)
     values = np.zeros((TREES, 1 << DEPTH))
-    left = wanted - base
+    left = wanted - mean
     for tree in range(TREES):
         leaf = np.zeros(len(points), dtype=np.int64)
         for level in range(DEPTH):
@@ -94,7 +95,7 @@ def grown(points: Numbers, wanted: Numbers, weights: Numbers) -> Forest:
         sums, counted = (np.bincount(leaf, each, 1 << DEPTH) for each in (weights * left, weights))
         values[tree] = RATE * sums / (counted + RIDGE)
         left = left - values[tree][leaf]
-    return Forest(base, asked, thresholds, values)
+    return Forest(asked, thresholds, values)
 
 
 def _borders(column: Numbers, weights: Numbers) -> Numbers:

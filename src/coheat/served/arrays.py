@@ -71,7 +71,9 @@ def from_arrays(arrays: Mapping[str, Array]) -> dict[str, Any]:
     shapes = {name: [sizes[kind] for kind in name.split("_")] for name in RELATIONS}
     relations = Relations(**{name: checks.relation(arrays, name, *shape) for name, shape in shapes.items()})
     blocks = tuple(
-        _part(Block, one, items=arrays.get(f"items.{one.get('name')}"), forest=_forest(arrays, one))
+        _part(
+            Block, one, items=arrays.get(f"items.{one.get('name')}"), forest=_forest(arrays, one.get("name"))
+        )
         for one in form.blocks
     )
     overlaps = tuple(
@@ -116,9 +118,7 @@ def _plain(part: Any) -> dict[str, Any]:
             value = {name: getattr(value, name).tolist() for name in ("counts", "old", "young")}
         elif isinstance(part, Curve):
             value = value.tolist()
-        elif isinstance(value, Forest):
-            value = value.base
-        found[field.name] = None if isinstance(value, np.ndarray) else value
+        found[field.name] = None if isinstance(value, np.ndarray | Forest) else value
     return found
 
 
@@ -130,12 +130,11 @@ def _part(kind: type[Part], stored: dict[str, Any], **arrays: Array | Forest | N
     return build(kind, stored, where, **arrays, curve=_curve(stored.get("curve")))
 
 
-def _forest(arrays: Mapping[str, Array], stored: dict[str, Any]) -> Forest | None:
-    """The forest of a block, whose base stands in the form and whose trees are arrays."""
-    base, name = stored.get("forest"), f"forest.{stored.get('name')}"
-    if base is None:
+def _forest(arrays: Mapping[str, Array], block: object) -> Forest | None:
+    trees = {part: f"forest.{block}.{part}" for part in TREES}
+    if trees["asked"] not in arrays:
         return None
-    return checks.check_forest(name, base, *(arrays.get(f"{name}.{part}") for part in TREES))
+    return checks.check_forest(f"forest.{block}", **{part: arrays.get(name) for part, name in trees.items()})
 
 
 def _curve(stored: object) -> Curve:

@@ -103,12 +103,9 @@ def check_knob(name: str, knob: Knob) -> Knob:
     return knob.turned(name, knob.value)
 
 
-def check_forest(name: str, base: object, *trees: Array | None) -> Forest:
+def check_forest(name: str, **trees: Array | None) -> Forest:
     """A forest whose trees ask as many questions as they have answers for, about features that exist."""
-    if not isinstance(base, float) or not np.isfinite(base):
-        raise ArtifactError(f"{WHERE}: {name!r} has no number for a base")
-    parts = dict(zip(("asked", "thresholds", "values"), trees, strict=True))
-    arrays = {f"{name}.{part}": found for part, found in parts.items() if found is not None}
+    arrays = {f"{name}.{part}": found for part, found in trees.items() if found is not None}
     asked = wanted(arrays, f"{name}.asked", "iu", (None, None))
     n_trees, depth = asked.shape
     if depth > DEEPEST or (asked.size and not 0 <= asked.min() <= asked.max() < FEATURES):
@@ -117,7 +114,7 @@ def check_forest(name: str, base: object, *trees: Array | None) -> Forest:
     values = wanted(arrays, f"{name}.values", "f", (n_trees, 1 << depth))
     check_finite(f"{name}.thresholds", thresholds)
     check_finite(f"{name}.values", values)
-    return Forest(base, np.asarray(asked), np.asarray(thresholds), np.asarray(values))
+    return Forest(np.asarray(asked), np.asarray(thresholds), np.asarray(values))
 
 
 def check_parts(

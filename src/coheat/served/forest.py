@@ -36,20 +36,19 @@ def features(sums: npt.NDArray[np.floating], sizes: Positions) -> Doubles:
 
 @dataclass(frozen=True)
 class Forest:
-    """A base, and trees that each ask a few questions, feature > threshold, the same of everybody.
+    """Trees that each ask a few questions, feature > threshold, the same of everybody.
 
     `asked` and `thresholds` are (n_trees, depth), `values` (n_trees, 2 ** depth): the answers, read as binary
     digits, say which value a tree adds.
     """
 
-    base: float
     asked: Positions
     thresholds: Doubles
     values: Doubles
 
     def at(self, points: Doubles) -> Floats:
         """(n,) for points (n, n_features)."""
-        found = np.full(len(points), self.base)
+        found = np.zeros(len(points))
         for asked, thresholds, values in zip(self.asked, self.thresholds, self.values, strict=True):
             leaf = np.zeros(len(points), dtype=np.int64)
             for feature, threshold in zip(asked, thresholds, strict=True):
@@ -61,7 +60,6 @@ class Forest:
     def mean(forests: list[Forest]) -> Forest:
         """One forest whose values are the mean of these."""
         return Forest(
-            float(np.mean([one.base for one in forests])),
             np.concatenate([one.asked for one in forests]),
             np.concatenate([one.thresholds for one in forests]),
             np.concatenate([one.values for one in forests]) / len(forests),
