@@ -128,6 +128,7 @@ def test_a_bundle_is_found_by_its_title_and_has_a_page(page: Page, service: Serv
     titles: Any = service.post("/v1/descriptions", {"item_ids": known["item_ids"]})
     assert page.texts("#bundle-items .chip") == [titles["items"][item]["title"] for item in known["item_ids"]]
     assert page.texts("#takers a") == stands["takers"]
+    page.until(lambda: page.all(".dot"), "the curve")
     script = "return [...document.querySelectorAll('.dot')].map(d => [d.dataset.taken, d.dataset.lists])"
     drawn = [[int(number) for number in pair] for pair in page.browser.execute_script(script)]
     assert drawn == [[step["taken"], step["in_lists"]] for step in stands["steps"]]

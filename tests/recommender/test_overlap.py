@@ -24,8 +24,8 @@ from coheat.data.dataset import DAY, BundleData
 from coheat.data.split import Split
 from coheat.errors import ArtifactError, ConfigError
 from coheat.export import export
-from coheat.models.base import FloatArray, Progress
-from coheat.models.curves import COUNTS
+from coheat.models.base import Progress
+from coheat.models.curves import COUNTS, Numbers
 from coheat.models.ember import WELCOMES, Ember, EmberConfig
 from coheat.recommender import Explanation, Recommender, catalogue
 from coheat.rng import Randomness
@@ -108,7 +108,7 @@ class Oracle:
         self.contents[bundle] = items
         self.learned[bundle] = self.of_items(items, self.learned[bundle])
 
-    def of_items(self, items: list[str], learned: FloatArray) -> FloatArray:
+    def of_items(self, items: list[str], learned: Numbers) -> Numbers:
         """Vectors are the mean of those of the items; how popular it may become is asked of the trees."""
         found = learned.copy()
         for block, columns in self.served.columns:
@@ -165,7 +165,7 @@ class Oracle:
         return found
 
 
-def foretold(forest: Forest, items: list[FloatArray]) -> float:
+def foretold(forest: Forest, items: list[Numbers]) -> float:
     """Question by question, from what is known of each item: the weight of its bundles, their log takers and
     takers, its log users."""
     size, (weight, log_takers, takers, log_users) = len(items), np.sum(items, axis=0)
