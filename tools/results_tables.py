@@ -90,6 +90,18 @@ def comparison() -> str:
     return "\n".join(lines)
 
 
+def shelf() -> str:
+    """Who finds the new bundles where only these are candidates, the best first."""
+    found = {
+        row["name"]: tuple(statistics.mean(row["shelf"][metric]) for metric in METRICS)
+        for division, row in rows()
+        if division == "cold" and row.get("shelf")
+    }
+    lines = ["| only new bundles are candidates | seeds | Recall@20 / nDCG@20 |", "| --- | ---: | ---: |"]
+    order = sorted(found, key=lambda name: found[name], reverse=True)
+    return "\n".join([*lines, *(f"| {name} | {seeds_of(name)} | {pair(found[name])} |" for name in order)])
+
+
 def exposure() -> str:
     """Who is seen in the scenario with known and new bundles, by model."""
     seen: dict[str, tuple[str, ...]] = {}
@@ -166,6 +178,7 @@ def other_data() -> str:
 PLACES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/results.md": {
         "comparison": comparison,
+        "shelf": shelf,
         "exposure": exposure,
         "first days": first_days,
         "other data": other_data,
