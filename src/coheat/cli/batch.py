@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, errors, note, print_json
+from coheat.cli.output import errors, note, print_json, say
 from coheat.cli.serving import (
     CANDIDATE,
     EXCLUDE,
@@ -113,9 +113,7 @@ def batch(
     if report.short_lists:
         note(f"{report.short_lists} lists have fewer than {k} bundles: there are no more candidates")
     kept = f", {report.parts_kept} parts kept" if report.parts_kept else ""
-    console.print(
-        f"{report.rows} rows for {report.users} users in {report.parts_written} parts{kept}", highlight=False
-    )
+    say(f"{report.rows} rows for {report.users} users in {report.parts_written} parts{kept}")
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, problem
+from coheat.cli.output import console, print_json, problem, say, table
 
 if TYPE_CHECKING:
     from coheat.demo import Demo, FirstDays, Knob, NewBundle, Scenario, ShownUser, Viewer
@@ -116,24 +117,22 @@ EXPLAINED = {
     "everything": "The model to serve: it learns from everything",
 }
 
+LOOKS: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False}
+"""Of the demo's tables."""
+
 
 def _headline(text: str) -> None:
     console.print(f"\n[bold]{text}[/]", highlight=False)
 
 
 def _show_scenario(found: Scenario) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from coheat.demo import OURS, K
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("test")
-    for name in (f"Recall@{K}", f"nDCG@{K}", "cold in lists", "epoch", "seconds"):
-        table.add_column(name, justify="right")
+    names = ("test", f"Recall@{K}", f"nDCG@{K}", "cold in lists", "epoch", "seconds")
+    made = table(names, ("test",), **LOOKS)
     for model, report in found.models.items():
         test = report["test"]
-        table.add_row(
+        made.add_row(
             model,
             *(f"{test[f'{metric}@{K}']:.4f}" for metric in ("recall", "ndcg")),
             f"{test[f'cold_share@{K}']:.0%}",
@@ -141,91 +140,65 @@ def _show_scenario(found: Scenario) -> None:
             f"{report['seconds']:.1f}",
             style="bold" if model == OURS else None,
         )
-    console.print(table)
+    console.print(made)
     console.print(found.verdict, highlight=False)
 
 
 def _show_knob(found: Knob) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from coheat.demo import K
 
     _headline("The knob: how many places for new bundles? Scenario all, without training again")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in (found.name, f"Recall@{K} of new bundles", "of known ones"):
-        table.add_column(name, justify="right")
+    made = table((found.name, f"Recall@{K} of new bundles", "of known ones"), **LOOKS)
     for value, sides in found.turned:
-        table.add_row(
+        made.add_row(
             f"{value:g}",
             f"{sides.new:.4f}",
             f"{sides.known:.4f}",
             style="bold" if value == found.value else None,
         )
-    console.print(table)
+    console.print(made)
 
 
 def _show_first_days(found: FirstDays) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from coheat.demo import OURS, K
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    levels = list(found.levels[OURS])
-    table.add_column(f"Recall@{K}, takers kept")
-    for level in levels:
-        table.add_column(level, justify="right")
+    levels, first = list(found.levels[OURS]), f"Recall@{K}, takers kept"
+    made = table((first, *levels), (first,), **LOOKS)
     for model, values in found.levels.items():
         numbers = (f"{values[level][f'recall@{K}']:.4f}" for level in levels)
-        table.add_row(model, *numbers, style="bold" if model == OURS else None)
-    console.print(table)
+        made.add_row(model, *numbers, style="bold" if model == OURS else None)
+    console.print(made)
     console.print(found.verdict, highlight=False)
 
 
 def _show_user(shown: ShownUser) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     has = f"{len(shown.items)} items and took {len(shown.bundles)} bundles"
     _headline(f"A list for {shown.user_id}, who has {has}")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, side in (("rank", "right"), ("bundle", "left"), ("taken", "right"), ("they have", "right")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    table.add_column("such as", overflow="ellipsis", no_wrap=True)
+    made = table(("rank", "bundle", "taken", "they have"), ("bundle",), **LOOKS)
+    made.add_column("such as", overflow="ellipsis", no_wrap=True)
     for bundle in shown.recommended:
-        table.add_row(
+        made.add_row(
             str(bundle.rank),
             bundle.bundle_id,
             f"{bundle.times_taken} times" if bundle.times_taken else "never",
             f"{len(bundle.shared_items)} of {bundle.size}",
             ", ".join(bundle.shared_items[:2]),
         )
-    console.print(table)
+    console.print(made)
 
 
 def _show_new_bundle(shown: NewBundle) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     _headline(f"A bundle that did not exist in training: {shown.bundle_id}")
     console.print("made of", ", ".join(shown.items), highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, side in (
-        ("rank", "right"),
-        ("who gets it", "left"),
-        ("they have", "right"),
-        ("score", "right"),
-    ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    made = table(("rank", "who gets it", "they have", "score"), ("who gets it",), **LOOKS)
     for receiver in shown.audience[:5]:
-        table.add_row(
+        made.add_row(
             str(receiver.rank),
             receiver.user_id,
             f"{receiver.owned} of {len(shown.items)}",
             f"{receiver.score:.3f}",
         )
-    console.print(table)
+    console.print(made)
     first = shown.audience[0].user_id
     place = (
         f"stands at place {shown.list_of_first.index(shown.bundle_id) + 1} of {first}'s list"
@@ -243,4 +216,4 @@ def _show_end(found: Demo, report: Path) -> None:
     _headline(f"Done in {found.seconds:.0f} s. The report: {report}")
     console.print("Go on with:", highlight=False)
     for command in found.commands:
-        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+        say(f"  {command}")

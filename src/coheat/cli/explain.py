@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, visible
+from coheat.cli.output import print_json, say, visible
 from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, add_bundles, asked_for, show, turned
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def explain(
     if as_json:
         print_json({**asdict(found), "unknown_items": unknown})
         return
-    console.print(
-        f"score {found.score:.4f} ({found.source}){said(found.fields)}", markup=False, highlight=False
-    )
+    say(f"score {found.score:.4f} ({found.source}){said(found.fields)}")
     terms = [(term.name, term.about, term.weight, term.share) for term in found.terms]
     show(("term", "about", "weight", "share"), terms, "the terms of the sum")
     if found.bundle_items:

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json
+from coheat.cli.output import print_json, say
 from coheat.cli.serving import NEW_BUNDLES, RUN, add_bundles
 
 
@@ -51,14 +51,10 @@ def export(
         print_json({"out": str(out), **asdict(report)})
         return
     counts = ", ".join(f"{count} {kind}s" for kind, count in report.counts.items())
-    console.print(f"{counts}, vectors of width {report.width}: {', '.join(report.files)}", highlight=False)
+    say(f"{counts}, vectors of width {report.width}: {', '.join(report.files)}")
     if report.recall is not None:
-        console.print(f"the {report.index} index finds {report.recall:.1%} of the exact 20 best")
+        say(f"the {report.index} index finds {report.recall:.1%} of the exact 20 best")
     if report.dense_recall is not None:
-        console.print(
-            f"these vectors are not the whole score: {report.left_out} is left out", highlight=False
-        )
+        say(f"these vectors are not the whole score: {report.left_out} is left out")
         for depth, share in report.dense_recall.items():
-            console.print(
-                f"  the best {depth:>3} by them hold {share:.1%} of the model's 20 best", highlight=False
-            )
+            say(f"  the best {depth:>3} by them hold {share:.1%} of the model's 20 best")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from coheat.cli.output import console, note, visible
+from coheat.cli.output import console, note, table, visible
 from coheat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -177,22 +177,18 @@ def cells(recommender: Recommender, bundle: str, fields: Sequence[str]) -> list[
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table; numbers stand to the right. On a narrow screen cells are broken into lines and never cut off;
     ids, which are there to be copied, not even broken as long as they are short."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
     numbers = {"rank", "score", "share", "similarity", "weight", "price"}
     ids = {"user", "bundle", "item"}
     texts = [
         [f"{cell:.4f}" if isinstance(cell, float) else visible(str(cell)) for cell in row] for row in rows
     ]
-    for place, name in enumerate(columns):
-        table.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            overflow="fold",
-            no_wrap=name in ids and max((len(row[place]) for row in texts), default=0) <= UNBROKEN,
-        )
+    made = table(columns, {*columns} - numbers, title=title)
+    for place, column in enumerate(made.columns):
+        column.overflow = "fold"
+        longest = max((len(row[place]) for row in texts), default=0)
+        column.no_wrap = columns[place] in ids and longest <= UNBROKEN
     for row in texts:
-        table.add_row(*map(Text, row))  # not str: an id such as "[red]" is to be shown, not obeyed
-    console.print(table)
+        made.add_row(*map(Text, row))  # not str: an id such as "[red]" is to be shown, not obeyed
+    console.print(made)
