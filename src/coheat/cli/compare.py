@@ -108,7 +108,7 @@ def _show(report: dict[str, Any]) -> None:
     made = table(names, ("run",), title=f"{report['users']} users; differences to {report['against']}")
     for name, values in report["runs"].items():
         gaps = report["differences"].get(name, {})
-        intervals = [Interval(*(gaps[m][part] for part in ("mean", "low", "high"))) for m in metrics if gaps]
+        intervals = [Interval.from_dict(gaps[m]) for m in metrics if gaps]
         shown = [f"{interval} {interval.verdict}" for interval in intervals]
         made.add_row(name, *(f"{values[metric]:.4f}" for metric in metrics), *shown)
     console.print(made)

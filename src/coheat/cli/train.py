@@ -188,7 +188,7 @@ def _show_rivals(rivals: dict[str, Any], model: str) -> None:
     made = table(("", *names, *(f"{model} minus it, {name}" for name in names)), ("",), title=title)
     for name, values in rivals["models"].items():
         found = rivals["against"].get(name, {})
-        gaps = [Interval(*(found[m][part] for part in ("mean", "low", "high"))) for m in names if found]
+        gaps = [Interval.from_dict(found[m]) for m in names if found]
         made.add_row(name, *(f"{values[m]:.4f}" for m in names), *map(str, gaps))
     console.print(made)
     say(sentence(rivals, model))
