@@ -11,7 +11,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import print_json, say, visible
-from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, add_bundles, asked_for, show, turned
+from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, asked_for, opened, show
 
 if TYPE_CHECKING:
     from coheat.attributes import Value
@@ -44,10 +44,7 @@ def explain(
 
         coheat explain runs/shop 17 15 --fields title,category
     """
-    from coheat.recommender import Recommender
-
-    recommender = Recommender.load(run, **turned(knob))
-    unknown = add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, unknown = opened(run, new_bundles, as_json, knob)
     named = asked_for(None, fields, False, None)["fields"]
     found = recommender.explain(user, bundle, items, bundles, fields=named)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import print_json, say
-from coheat.cli.serving import NEW_BUNDLES, RUN, add_bundles
+from coheat.cli.serving import NEW_BUNDLES, RUN, opened
 
 
 @app.command()
@@ -42,10 +42,8 @@ def export(
         coheat export runs/shop --out vectors --dense-part
     """
     from coheat.export import export as write
-    from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run)
-    add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, _ = opened(run, new_bundles, as_json)
     report = write(recommender, out, format, index, recall_bound, dense_part)  # type: ignore[arg-type]
     if as_json:
         print_json({"out": str(out), **asdict(report)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -119,17 +120,21 @@ def named_bundles(texts: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> dict[str, list[str]]:
-    """Make the bundles of --new-bundle known; the items left out, by bundle, which are noted unless quiet."""
-    if not texts:
-        return {}
-    added = recommender.add_bundles(named_bundles(texts))
-    unknown = added.unknown_items
-    if not quiet:
-        for bundle, items in unknown.items():
-            if bundle not in added.placed_by:
-                note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
-    return unknown
+def opened(
+    run: Path, new_bundles: Sequence[str], quiet: bool, knob: float | None = None
+) -> tuple[Recommender, dict[str, list[str]]]:
+    """A recommender that knows the bundles of --new-bundle; the items left out of them, by bundle, which are
+    noted unless quiet."""
+    from coheat.recommender import Recommender
+
+    recommender = Recommender.load(run, **turned(knob))
+    if not new_bundles:
+        return recommender, {}
+    added = recommender.add_bundles(named_bundles(new_bundles))
+    for bundle, items in added.unknown_items.items():
+        if not quiet and bundle not in added.placed_by:
+            note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
+    return recommender, added.unknown_items
 
 
 def parse_bundles(text: str) -> dict[str, list[str]]:
