@@ -43,6 +43,10 @@ def say(text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def headline(text: str) -> None:
+    console.print(f"\n[bold]{text}[/]", highlight=False)
+
+
 def table(columns: Iterable[str], left: Collection[str] = (), **looks: Any) -> Table:
     """A table without rows; its columns stand to the right, as numbers do, but for those named in `left`."""
     made = Table(title_justify="left", **looks)
