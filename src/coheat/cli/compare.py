@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -130,12 +127,13 @@ def _show_exposure(found: dict[str, dict[str, float | None]]) -> None:
 
 
 def _compare_online(source: str, as_json: bool) -> None:
+    from coheat.retraining.client import Client, is_address
     from coheat.service.online import report
     from coheat.service.opening import records_of
     from coheat.service.places import place_of
 
-    if source.startswith(("http://", "https://")):
-        sides = _ask(f"{source.rstrip('/')}/v1/statistics")["sides"]
+    if is_address(source):
+        sides = Client(source).get("/v1/statistics")["sides"]
     else:
         with records_of(place_of(source)) as records:
             sides = [asdict(side) for side in report(records.outcomes())]
@@ -143,18 +141,6 @@ def _compare_online(source: str, as_json: bool) -> None:
         print_json({"sides": sides})
     else:
         _show_online(sides)
-
-
-def _ask(address: str) -> dict[str, Any]:
-    request = urllib.request.Request(address, headers={"X-API-Key": os.environ.get("COHEAT_KEY", "")})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            document: dict[str, Any] = json.load(answer)
-            return document
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{address}: no service answers there ({error}); is it running, and is COHEAT_KEY set?"
-        ) from None
 
 
 def _show_online(sides: list[dict[str, Any]]) -> None:
