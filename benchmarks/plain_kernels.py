@@ -94,15 +94,6 @@ def fetch_nothing(table, row):
 
 
 @compiled
-def source_degrees(sources, mask, whole_degrees):
-    """Number of kept edges that leave each source."""
-    degrees, ends = np.zeros_like(whole_degrees), sources.view(np.uint32)
-    for e in range(np.uint64(len(ends))):
-        degrees[ends[e]] += mask[e]
-    return degrees
-
-
-@compiled
 def add_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
     """c (ROWS x COLUMNS) += a (ROWS x depth) times b (depth x COLUMNS): see `registers.small_product`."""
     for r in range(SMALL_ROWS):
@@ -174,7 +165,6 @@ ROWS_WITH_FETCHING: Replacements = {
     (kernels, "_sum_plain"): fetch_and_sum_plain,
 }
 FETCHING: Replacements = {(kernels, "fetch_row"): fetch_nothing}
-DEGREES: Replacements = {(kernels, "source_degrees"): source_degrees}
 PRODUCTS: Replacements = {(tiles, "_put_product"): put_product, (tiles, "_add_product"): add_product}
 PAIRS_BY_TORCH: Replacements = {(losses, "pair_exponentials"): pairs_by_torch}
 PAIRS_BY_LOOPS: Replacements = {(losses, "pair_exponentials"): pairs_by_loops}
@@ -184,12 +174,11 @@ VARIANTS: dict[str, tuple[str, Replacements]] = {
     "rows": ("sums of rows (registers.row_sum) as a plain loop", ROWS),
     "rows-fetch": ("sums of rows as a plain loop that asks for rows ahead", ROWS_WITH_FETCHING),
     "fetch": ("no asking for base rows ahead (registers.fetch_row)", FETCHING),
-    "degrees": ("degrees counted edge by edge (registers.lowest_bit)", DEGREES),
     "products": ("small products of tiles (registers.small_product) as a plain loop", PRODUCTS),
     "pairs-torch": ("uniformity by torch's matrix products instead of tiles", PAIRS_BY_TORCH),
     "pairs-loops": ("uniformity by a plain loop over pairs instead of tiles", PAIRS_BY_LOOPS),
-    "all": ("none of them: rows, fetch, degrees, pairs-torch", ROWS | FETCHING | DEGREES | PAIRS_BY_TORCH),
-    "all-but-fetch": ("rows-fetch, degrees, pairs-torch", ROWS_WITH_FETCHING | DEGREES | PAIRS_BY_TORCH),
+    "all": ("none of them: rows, fetch, pairs-torch", ROWS | FETCHING | PAIRS_BY_TORCH),
+    "all-but-fetch": ("rows-fetch, pairs-torch", ROWS_WITH_FETCHING | PAIRS_BY_TORCH),
 }
 """What each variant is, and what it replaces."""
 

@@ -123,12 +123,16 @@ class Artifact:
     def contents(self) -> Contents:
         path = self.directory / "parameters.safetensors"
         served = self.served()
-        users, bundles, items = (
-            self.ids(kind, count) for kind, count in zip(KINDS, _sizes(served), strict=True)
-        )
+        users, bundles, items = self._vocabularies(served)
         parameters = path if path.exists() else None
         about = (self.attributes(ids) for ids in (bundles, items))
         return Contents(served, users, bundles, items, self.description, parameters, *about)
+
+    def _vocabularies(self, served: Served) -> list[Vocabulary]:
+        """Users, bundles and items; refused where there are not as many as the model has."""
+        relations = served.relations
+        counts = len(relations.user_bundle), len(relations.bundle_item), relations.bundle_item.n_columns
+        return [self.ids(kind, count) for kind, count in zip(KINDS, counts, strict=True)]
 
     def attributes(self, ids: Vocabulary) -> Attributes:
         """What is said of the bundles or items with these ids."""
@@ -162,10 +166,7 @@ class Artifact:
 
         served = self._stored()
         found = served.relations
-        users, bundles, items = (
-            Vocabulary(self.ids(kind, count).ids, kind)
-            for kind, count in zip(KINDS, _sizes(served), strict=True)
-        )
+        users, bundles, items = (Vocabulary(one.ids, one.kind) for one in self._vocabularies(served))
         return BundleData(
             users,
             bundles,
@@ -316,12 +317,6 @@ def _verify(path: Path, stated: File) -> None:
         raise ArtifactError(f"{path}: {size} bytes instead of {stated.bytes}; {ADVICE}")
     if sha256(path) != stated.sha256:
         raise ArtifactError(f"{path}: altered since it was written (its checksum differs); {ADVICE}")
-
-
-def _sizes(served: Served) -> tuple[int, int, int]:
-    """How many users, bundles and items a model has."""
-    relations = served.relations
-    return len(relations.user_bundle), len(relations.bundle_item), relations.bundle_item.n_columns
 
 
 def _digest(document: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ from coheat.models import MODELS
 from coheat.models.base import FloatArray, Model, Progress
 from coheat.recommender import Recommender
 from coheat.rng import Randomness
-from coheat.runs import contents_of
+from coheat.runs import contents_of, outcome_of
 from coheat.training import FitResult, TrainingSettings, fit, pretrain
 
 # Settings that let any model learn a small world in seconds; a model without such a field ignores it.
@@ -217,10 +217,7 @@ def saved(model: type[Model], directory: Path) -> Model:
         scenario="planted",
         data_source="planted",
         data_fingerprint=instance.data.fingerprint,
-        best_epoch=result.best_epoch,
-        metrics=result.best_metrics,
-        seconds=result.seconds,
-        reason=result.reason,
+        **outcome_of(result),
     )
     instance.eval()
     save_artifact(directory, contents_of(instance, description), model_state(instance))

@@ -114,8 +114,7 @@ def sentence(rivals: Mapping[str, Any], model: str) -> str:
     metric = next(iter(rivals["models"][model]))
     said: dict[str, list[str]] = {}
     for name, metrics in rivals["against"].items():
-        interval = Interval(*(metrics[metric][part] for part in ("mean", "low", "high")))
-        said.setdefault(interval.verdict, []).append(name)
+        said.setdefault(Interval.from_dict(metrics[metric]).verdict, []).append(name)
     words = {"better": "better than", "level": "no better than (within the interval)", "worse": "worse than"}
     parts = [f"{words[verdict]} {' and '.join(names)}" for verdict, names in said.items()]
     advice = "" if set(said) <= {"better"} else f"; for this data consider --model {_best(rivals)}"

@@ -372,7 +372,7 @@ def fit_recommender(
     trained = model_class(model)(data, config, Randomness(seed)).to(choose_device(device))
     result = fit(trained, split, training, watcher=watcher)
     about = model, config.model_dump(mode="json"), training.model_dump(mode="json"), seed, split.scenario
-    description = Description(*about, IN_MEMORY, data.fingerprint, **_outcome(result))
+    description = Description(*about, IN_MEMORY, data.fingerprint, **outcome_of(result))
     state = {**model_state(trained), **trained.handed_on()}
     return Recommender(replace(contents_of(trained, description), parameters=state))
 
@@ -401,14 +401,14 @@ def _finish(run: Run, model: Model, result: FitResult) -> None:
         scenario=record.scenario,
         data_source=record.data,
         data_fingerprint=record.fingerprint,
-        **_outcome(result),
+        **outcome_of(result),
     )
     state = {**model.state_dict(), **model.handed_on()}
     save_artifact(run.path / "model", contents_of(model, description), state)
     Checkpoints(run.path).remove()
 
 
-def _outcome(result: FitResult) -> dict[str, Any]:
+def outcome_of(result: FitResult) -> dict[str, Any]:
     """What an artifact says of its training."""
     return {
         "best_epoch": result.best_epoch,

@@ -16,11 +16,8 @@ def test_degrees_of_sources_count_kept_edges(n: int, share: float) -> None:
     rng = np.random.default_rng(n)
     sources = rng.integers(50, size=n).astype(np.int32)
     mask = (rng.random(n) >= share).astype(np.uint8)
-    whole = np.bincount(sources, minlength=50).astype(np.int32)
-    before = whole.copy()
-    found = kernels.source_degrees(sources, mask, whole)
+    found = kernels.source_degrees(sources, mask, 50)
     assert np.array_equal(found, np.bincount(sources[mask == 1], minlength=50))
-    assert np.array_equal(whole, before)
 
 
 @given(st.integers(0, 30), st.integers(1, 20), st.floats(0, 1), st.integers(0, 1000))

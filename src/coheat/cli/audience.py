@@ -8,7 +8,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.output import note, print_json
-from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, add_bundles, show, turned
+from coheat.cli.serving import KNOB, NEW_BUNDLES, RUN, K, opened, show
 
 
 @app.command()
@@ -29,10 +29,7 @@ def audience(
 
         coheat audience runs/youshu summer --new-bundle summer=4,8,15 --json
     """
-    from coheat.recommender import Recommender
-
-    recommender = Recommender.load(run, **turned(knob))
-    unknown = add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, unknown = opened(run, new_bundles, as_json, knob)
     found = recommender.audience(bundle, k, exclude_seen=not include_seen)
     if as_json:
         rows = [row._asdict() for row in found]

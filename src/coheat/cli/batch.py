@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, errors, note, print_json
+from coheat.cli.output import errors, note, print_json, say
 from coheat.cli.serving import (
     CANDIDATE,
     EXCLUDE,
@@ -23,10 +23,10 @@ from coheat.cli.serving import (
     SHOWN,
     WHERE,
     K,
-    add_bundles,
     asked_for,
     candidates_of,
     named_bundles,
+    opened,
     turned,
 )
 from coheat.errors import ConfigError
@@ -75,13 +75,11 @@ def batch(
         coheat batch runs/youshu --out lists --shard 1/2 & coheat batch runs/youshu --out lists --shard 2/2
     """
     from coheat.batch import Source, recommend_all
-    from coheat.recommender import Recommender
     from coheat.tasks import place_for
 
     chosen, which = candidates_of(candidates, candidate_ids), _parse_shard(shard)
     asked = asked_for(where, fields, include_not_on_offer, now, rules)
-    recommender = Recommender.load(run, **turned(knob))
-    add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, _ = opened(run, new_bundles, as_json, knob)
     source = Source(run, turned(knob), named_bundles(new_bundles))
     read = [run] if shown is None else [run, shown]
     with errors.status("recommending to all users") as status, place_for(on, out=out, reads=read) as place:
@@ -113,9 +111,7 @@ def batch(
     if report.short_lists:
         note(f"{report.short_lists} lists have fewer than {k} bundles: there are no more candidates")
     kept = f", {report.parts_kept} parts kept" if report.parts_kept else ""
-    console.print(
-        f"{report.rows} rows for {report.users} users in {report.parts_written} parts{kept}", highlight=False
-    )
+    say(f"{report.rows} rows for {report.users} users in {report.parts_written} parts{kept}")
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

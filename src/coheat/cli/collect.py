@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from coheat.cli.data import data_app
-from coheat.cli.output import console, note, print_json
+from coheat.cli.output import note, print_json, say
 
 SOURCE = (
     "A state directory (RUN.service, or --state), a backup of it, a database (postgresql://...), or the "
@@ -52,12 +52,7 @@ def collect(
         return
     say_collected(found.counts)
     state = "as it was" if found.is_unchanged else "written"
-    console.print(
-        f"{out}: {state}; all that {found.source} held up to write {found.sequence}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"{out}: {state}; all that {found.source} held up to write {found.sequence}")
 
 
 def say_collected(counts: dict[str, int]) -> None:
@@ -74,9 +69,7 @@ def say_collected(counts: dict[str, int]) -> None:
         "described_items": "items with other columns",
     }
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts.get(name)]
-    console.print(
-        f"collected: {', '.join(said) or 'nothing new'}", markup=False, highlight=False, soft_wrap=True
-    )
+    say(f"collected: {', '.join(said) or 'nothing new'}")
     if unknown := counts.get("of_unknown_bundles"):
         note(f"{unknown} interactions are with bundles that the tables do not have; left out")
     if unfit := counts.get("unfit_values"):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ from typing import Any
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import as_number, console, note, print_json
+from coheat.cli.output import as_number, console, note, print_json, say, table
 from coheat.errors import ConfigError, DataError
 
 
@@ -97,51 +94,46 @@ def compare(
     if "warm_up" in report:
         _show_levels(report["warm_up"], f"recall@{k[0]}")
     if plot is not None:
-        console.print(f"drawn: {plot}", highlight=False, markup=False)
+        say(f"drawn: {plot}")
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from coheat.evaluation import Interval
 
     metrics = list(next(iter(report["runs"].values())))
-    table = Table(title=f"{report['users']} users; differences to {report['against']}", title_justify="left")
-    for name in ("run", *metrics, *(f"difference, {metric}" for metric in metrics)):
-        table.add_column(name, justify="left" if name == "run" else "right")
+    names = ("run", *metrics, *(f"difference, {metric}" for metric in metrics))
+    made = table(names, ("run",), title=f"{report['users']} users; differences to {report['against']}")
     for name, values in report["runs"].items():
         gaps = report["differences"].get(name, {})
-        intervals = [Interval(*(gaps[m][part] for part in ("mean", "low", "high"))) for m in metrics if gaps]
+        intervals = [Interval.from_dict(gaps[m]) for m in metrics if gaps]
         shown = [f"{interval} {interval.verdict}" for interval in intervals]
-        table.add_row(name, *(f"{values[metric]:.4f}" for metric in metrics), *shown)
-    console.print(table)
+        made.add_row(name, *(f"{values[metric]:.4f}" for metric in metrics), *shown)
+    console.print(made)
 
 
 def _show_exposure(found: dict[str, dict[str, float | None]]) -> None:
     """A row per run, a column per figure; the share of young bundles among the candidates stands below."""
-    from rich.table import Table
-
     first = next(iter(found.values()))
     figures = [name for name in first if "@" in name]
-    table = Table(title="who is seen (coheat evaluate)", title_justify="left")
-    for name in ("run", *figures):
-        table.add_column(name.replace("_", " "), justify="left" if name == "run" else "right")
+    names = ("run", *(figure.replace("_", " ") for figure in figures))
+    made = table(names, ("run",), title="who is seen (coheat evaluate)")
     for name, values in found.items():
-        table.add_row(name, *(as_number(values[figure]) for figure in figures))
+        made.add_row(name, *(as_number(values[figure]) for figure in figures))
     young = as_number(first["young_of_candidates"])
-    table.add_row(
+    made.add_row(
         "candidates", *(young if figure.startswith("young") else "" for figure in figures), style="dim"
     )
-    console.print(table)
+    console.print(made)
 
 
 def _compare_online(source: str, as_json: bool) -> None:
+    from coheat.retraining.client import Client, is_address
     from coheat.service.online import report
     from coheat.service.opening import records_of
     from coheat.service.places import place_of
 
-    if source.startswith(("http://", "https://")):
-        sides = _ask(f"{source.rstrip('/')}/v1/statistics")["sides"]
+    if is_address(source):
+        sides = Client(source).get("/v1/statistics")["sides"]
     else:
         with records_of(place_of(source)) as records:
             sides = [asdict(side) for side in report(records.outcomes())]
@@ -151,30 +143,15 @@ def _compare_online(source: str, as_json: bool) -> None:
         _show_online(sides)
 
 
-def _ask(address: str) -> dict[str, Any]:
-    request = urllib.request.Request(address, headers={"X-API-Key": os.environ.get("COHEAT_KEY", "")})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            document: dict[str, Any] = json.load(answer)
-            return document
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{address}: no service answers there ({error}); is it running, and is COHEAT_KEY set?"
-        ) from None
-
-
 def _show_online(sides: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     if not sides:
         note("nothing was recorded that names a list; send recommendation_id with interactions")
         return
-    table = Table(title="what came of the lists of each side; intervals of 95%", title_justify="left")
-    for name in ("side", "lists", "shown", "clicked", "took", "took: difference"):
-        table.add_column(name, justify="left" if name == "side" else "right")
+    names = ("side", "lists", "shown", "clicked", "took", "took: difference")
+    made = table(names, ("side",), title="what came of the lists of each side; intervals of 95%")
     for side in sides:
         gap = side["take_difference"]
-        table.add_row(
+        made.add_row(
             side["side"],
             f"{side['lists']:,}",
             f"{side['shown']:,}",
@@ -182,7 +159,7 @@ def _show_online(sides: list[dict[str, Any]]) -> None:
             f"{side['took']:,}{_share(side['take_rate'])}",
             f"{_share(gap, '+')} {gap['verdict']}" if gap else "",
         )
-    console.print(table)
+    console.print(made)
 
 
 def _share(rate: dict[str, float] | None, sign: str = "") -> str:
@@ -195,13 +172,9 @@ def _share(rate: dict[str, float] | None, sign: str = "") -> str:
 
 def _show_levels(levels: dict[str, dict[str, dict[str, float]]], metric: str) -> None:
     """A row per run, a column per number of takers kept."""
-    from rich.table import Table
-
-    table = Table(title=f"{metric} by the takers a bundle kept in training", title_justify="left")
     first = next(iter(levels.values()))
-    for name in ("run", *first):
-        table.add_column(name, justify="left" if name == "run" else "right")
+    made = table(("run", *first), ("run",), title=f"{metric} by the takers a bundle kept in training")
     for name, found in levels.items():
-        table.add_row(name, *(f"{found[level][metric]:.4f}" for level in first))
-    table.add_row("positives", *(f"{found['positives']:,}" for found in first.values()), style="dim")
-    console.print(table)
+        made.add_row(name, *(f"{found[level][metric]:.4f}" for level in first))
+    made.add_row("positives", *(f"{found['positives']:,}" for found in first.values()), style="dim")
+    console.print(made)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+from rich.box import SIMPLE_HEAD
 
 from coheat.cli import app
-from coheat.cli.output import console, errors, print_json
+from coheat.cli.output import console, errors, print_json, say, table
 from coheat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ SEED = typer.Option(0, min=0, help="Same seed, same outcome.")
 OVERWRITE = typer.Option(False, "--overwrite", help="Replace the data in --out.")
 Format = Literal["parquet", "research"]
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
-
-
-def _say(text: str, style: str | None = None) -> None:
-    """Print a line as it is: what users named may hold brackets, and paths are not broken in two."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -68,17 +64,17 @@ def check(directory: Path = DIRECTORY, as_json: bool = AS_JSON) -> None:
     for problem in report.problems:
         place = str(directory / problem.file) + (f":{problem.row}" if problem.row else "")
         console.print(f"[bold {COLOURS[problem.severity]}]{problem.severity}[/]", end=" ")
-        _say(f"{place}: {problem.what}")
+        say(f"{place}: {problem.what}")
         if problem.hint:
-            _say(f"  {problem.hint}", style="dim")
+            say(f"  {problem.hint}", style="dim")
     if report.counts:
-        _say(", ".join(f"{count:,} {name}" for name, count in report.counts.items()))
+        say(", ".join(f"{count:,} {name}" for name, count in report.counts.items()))
     for line in _columns(report.columns or {}):
-        _say(line)
+        say(line)
     if report.leakage is not None and report.leakage.pairs:
-        _say(str(report.leakage))
+        say(str(report.leakage))
     found = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
-    _say(f"{'usable' if report.ok else 'not usable'}: {found}", style="bold")
+    say(f"{'usable' if report.ok else 'not usable'}: {found}", style="bold")
     raise typer.Exit(0 if report.ok else 1)
 
 
@@ -108,29 +104,25 @@ def stats(
     if as_json:
         print_json(found.to_dict() | {"plot": None if plot is None else str(plot)})
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table("", title=directory.resolve().name, title_style="bold", box=SIMPLE_HEAD)
-    for column in ("count", "density"):
-        table.add_column(column, justify="right")
+    title = directory.resolve().name
+    made = table(("", "count", "density"), ("",), title=title, title_style="bold", box=SIMPLE_HEAD)
     for name in ("users", "bundles", "items"):
-        table.add_row(name, f"{getattr(found, name):,}")
+        made.add_row(name, f"{getattr(found, name):,}")
     for name in ("user_bundle", "user_item", "bundle_item"):
         density = f"{getattr(found, f'{name}_density'):.2f}%"
-        table.add_row(name.replace("_", "-"), f"{getattr(found, name):,}", density)
-    table.add_row("average bundle size", f"{found.average_bundle_size:.2f}")
-    console.print(table)
-    _say(sketch_skew(data))
-    _say(
+        made.add_row(name.replace("_", "-"), f"{getattr(found, name):,}", density)
+    made.add_row("average bundle size", f"{found.average_bundle_size:.2f}")
+    console.print(made)
+    say(sketch_skew(data))
+    say(
         f"interactions on the top 10% of bundles: {found.top_10_percent_share:.0%}, "
         f"top 20%: {found.top_20_percent_share:.0%}, Gini {found.gini:.2f}; "
         f"{found.bundles_without_interactions:,} bundles without any"
     )
     for line in (*_what_is_dated(found), *_columns(found.columns)):
-        _say(line)
+        say(line)
     if plot is not None:
-        _say(f"drawn: {plot}")
+        say(f"drawn: {plot}")
 
 
 def _columns(tables: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -223,43 +215,39 @@ def split(
     if as_json:
         print_json(report | removed | {"out": str(out)})
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table("part", title=f"{made.scenario}, seed {made.seed}", title_style="bold", box=SIMPLE_HEAD)
-    for column in ("pairs", "users", "bundles", "cold users", "cold bundles", "on cold"):
-        table.add_column(column, justify="right", no_wrap=True)
+    names, title = ("pairs", "users", "bundles", "cold users", "cold bundles", "on cold"), made.scenario
+    parts = table(
+        ("part", *names), ("part",), title=f"{title}, seed {made.seed}", title_style="bold", box=SIMPLE_HEAD
+    )
+    for column in parts.columns[1:]:
+        column.no_wrap = True
     for part in ("train", "validation", "test"):
         row = report[part]
         counts = [row[name] for name in ("interactions", "users", "bundles")]
         cold = [f"{row[name]:,}" for name in ("cold_users", "cold_bundles") if name in row]
         share = [f"{row['cold_interaction_share']:.1%}"] if cold else []
-        table.add_row(part, *(f"{count:,}" for count in counts), *cold, *share)
-    console.print(table)
+        parts.add_row(part, *(f"{count:,}" for count in counts), *cold, *share)
+    console.print(parts)
     if "warm_up" in report:
         _show_levels(report["warm_up"])
     for count in removed.values():
-        _say(f"without leaks: {count:,} user-item pairs taken out")
-    _say(f"written: {out}")
+        say(f"without leaks: {count:,} user-item pairs taken out")
+    say(f"written: {out}")
 
 
 def _show_levels(report: dict[str, Any]) -> None:
     """How many bundles keep how many takers, and how many of their takers are held out."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from coheat.data.warm_up import AT_LEAST
 
-    table = Table("takers kept", title="thinned bundles", title_style="bold", box=SIMPLE_HEAD)
-    for column in ("bundles", "validation", "test"):
-        table.add_column(column, justify="right")
+    names, first = ("bundles", "validation", "test"), "takers kept"
+    made = table((first, *names), (first,), title="thinned bundles", title_style="bold", box=SIMPLE_HEAD)
     for level, counts in report["levels"].items():
-        table.add_row(level, *(f"{counts[name]:,}" for name in ("bundles", "validation", "test")))
-    console.print(table)
+        made.add_row(level, *(f"{counts[name]:,}" for name in names))
+    console.print(made)
     least = report["at_least"]
-    _say(f"thinned: some of the bundles with {least} takers and more")
+    say(f"thinned: some of the bundles with {least} takers and more")
     if least < AT_LEAST:
-        _say(
+        say(
             f"  {AT_LEAST} is usual, but too few bundles here have so many; levels without bundles are those "
             "that leave nothing to hold out",
             style="dim",
@@ -316,7 +304,7 @@ def synth(
         print_json({"out": str(out), "seed": seed, **statistics(data).to_dict()})
         return
     found = ", ".join(f"{count:,} {name[2:].replace('_', '-')}" for name, count in counts.items())
-    _say(f"written: {out} ({found})")
+    say(f"written: {out} ({found})")
 
 
 @data_app.command()
@@ -362,7 +350,7 @@ def prepare(
     from coheat.memory_limit import readable
 
     counts = ", ".join(f"{count:,} {name}" for name, count in made.items() if name != "bytes")
-    _say(f"prepared: {out} ({counts}; {readable(made['bytes'])}) in {seconds:.1f} s")
+    say(f"prepared: {out} ({counts}; {readable(made['bytes'])}) in {seconds:.1f} s")
 
 
 def _numbers(ratios: str) -> list[float]:

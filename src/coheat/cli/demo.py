@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, problem
+from coheat.cli.output import console, headline, print_json, problem, say
 
 if TYPE_CHECKING:
-    from coheat.demo import Demo, FirstDays, Knob, NewBundle, Scenario, ShownUser, Viewer
+    from coheat.demo import Demo
 
 
 @app.command()
@@ -39,11 +39,12 @@ def demo(
 
         coheat demo --quick --json
     """
+    from coheat.cli.demo_viewer import Printing
     from coheat.demo import run_demo
     from coheat.report import write_report
     from coheat.training import TrainingInterrupted
 
-    viewer = None if as_json else _printing_viewer()
+    viewer = None if as_json else Printing()
     try:
         found = run_demo(out, seed, quick, viewer, program())
     except TrainingInterrupted:
@@ -64,183 +65,8 @@ def program() -> str:
     return str(called)
 
 
-def _printing_viewer() -> Viewer:
-    """A viewer that prints; made here, because its base imports torch."""
-    from coheat.data import BundleData
-    from coheat.data.stats import stats
-    from coheat.demo import MODELS, Viewer
-    from coheat.progress import ProgressBar
-    from coheat.training import Watcher
-
-    class Printing(Viewer):
-        def world(self, data: BundleData) -> None:
-            found = stats(data)
-            _headline("A made-up shop")
-            console.print(
-                f"{found.users:,} users took {found.bundles:,} bundles {found.user_bundle:,} times. The most "
-                f"popular fifth of the bundles has {found.top_20_percent_share:.0%} of that. "
-                f"A bundle holds {found.average_bundle_size:.0f} of {found.items:,} items.",
-                highlight=False,
-            )
-
-        def begin(self, scenario: str) -> None:
-            _headline(EXPLAINED[scenario])
-
-        def training(self, model: str) -> Watcher:
-            console.print(f"{MODELS[model]} learns", style="dim", highlight=False)
-            return ProgressBar(show_memory=False)
-
-        def scenario(self, found: Scenario) -> None:
-            _show_scenario(found)
-
-        def knob(self, found: Knob) -> None:
-            _show_knob(found)
-
-        def first_days(self, found: FirstDays) -> None:
-            _show_first_days(found)
-
-        def user(self, shown: ShownUser) -> None:
-            _show_user(shown)
-
-        def new_bundle(self, shown: NewBundle) -> None:
-            _show_new_bundle(shown)
-
-    return Printing()
-
-
-EXPLAINED = {
-    "cold": "Scenario cold: judged on bundles that nobody took in training",
-    "warm": "Scenario warm: judged on held-out interactions of known bundles",
-    "all": "Scenario all: judged on half of each",
-    "warm-up": "The first days of a bundle: some keep only a few of their takers, judged on the others",
-    "everything": "The model to serve: it learns from everything",
-}
-
-
-def _headline(text: str) -> None:
-    console.print(f"\n[bold]{text}[/]", highlight=False)
-
-
-def _show_scenario(found: Scenario) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from coheat.demo import OURS, K
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("test")
-    for name in (f"Recall@{K}", f"nDCG@{K}", "cold in lists", "epoch", "seconds"):
-        table.add_column(name, justify="right")
-    for model, report in found.models.items():
-        test = report["test"]
-        table.add_row(
-            model,
-            *(f"{test[f'{metric}@{K}']:.4f}" for metric in ("recall", "ndcg")),
-            f"{test[f'cold_share@{K}']:.0%}",
-            str(report["epoch"]),
-            f"{report['seconds']:.1f}",
-            style="bold" if model == OURS else None,
-        )
-    console.print(table)
-    console.print(found.verdict, highlight=False)
-
-
-def _show_knob(found: Knob) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from coheat.demo import K
-
-    _headline("The knob: how many places for new bundles? Scenario all, without training again")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in (found.name, f"Recall@{K} of new bundles", "of known ones"):
-        table.add_column(name, justify="right")
-    for value, sides in found.turned:
-        table.add_row(
-            f"{value:g}",
-            f"{sides.new:.4f}",
-            f"{sides.known:.4f}",
-            style="bold" if value == found.value else None,
-        )
-    console.print(table)
-
-
-def _show_first_days(found: FirstDays) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from coheat.demo import OURS, K
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    levels = list(found.levels[OURS])
-    table.add_column(f"Recall@{K}, takers kept")
-    for level in levels:
-        table.add_column(level, justify="right")
-    for model, values in found.levels.items():
-        numbers = (f"{values[level][f'recall@{K}']:.4f}" for level in levels)
-        table.add_row(model, *numbers, style="bold" if model == OURS else None)
-    console.print(table)
-    console.print(found.verdict, highlight=False)
-
-
-def _show_user(shown: ShownUser) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    has = f"{len(shown.items)} items and took {len(shown.bundles)} bundles"
-    _headline(f"A list for {shown.user_id}, who has {has}")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, side in (("rank", "right"), ("bundle", "left"), ("taken", "right"), ("they have", "right")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    table.add_column("such as", overflow="ellipsis", no_wrap=True)
-    for bundle in shown.recommended:
-        table.add_row(
-            str(bundle.rank),
-            bundle.bundle_id,
-            f"{bundle.times_taken} times" if bundle.times_taken else "never",
-            f"{len(bundle.shared_items)} of {bundle.size}",
-            ", ".join(bundle.shared_items[:2]),
-        )
-    console.print(table)
-
-
-def _show_new_bundle(shown: NewBundle) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    _headline(f"A bundle that did not exist in training: {shown.bundle_id}")
-    console.print("made of", ", ".join(shown.items), highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, side in (
-        ("rank", "right"),
-        ("who gets it", "left"),
-        ("they have", "right"),
-        ("score", "right"),
-    ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for receiver in shown.audience[:5]:
-        table.add_row(
-            str(receiver.rank),
-            receiver.user_id,
-            f"{receiver.owned} of {len(shown.items)}",
-            f"{receiver.score:.3f}",
-        )
-    console.print(table)
-    first = shown.audience[0].user_id
-    place = (
-        f"stands at place {shown.list_of_first.index(shown.bundle_id) + 1} of {first}'s list"
-        if shown.bundle_id in shown.list_of_first
-        else f"does not reach the list of {first}"
-    )
-    console.print(
-        f"It {place} and enters the lists of {shown.lists_entered:,} of {shown.n_users:,} users. "
-        f"The average user has {shown.owned_on_average:.2f} of its items.",
-        highlight=False,
-    )
-
-
 def _show_end(found: Demo, report: Path) -> None:
-    _headline(f"Done in {found.seconds:.0f} s. The report: {report}")
+    headline(f"Done in {found.seconds:.0f} s. The report: {report}")
     console.print("Go on with:", highlight=False)
     for command in found.commands:
-        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+        say(f"  {command}")

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import as_number, console, note, print_json
+from coheat.cli.output import as_number, console, note, print_json, say, table
 from coheat.cli.serving import KNOB, turned
 
 
@@ -66,27 +66,22 @@ def evaluate(
         note(warning)
     _show(report)
     if plot is not None:
-        console.print(f"drawn: {plot}", highlight=False, markup=False)
+        say(f"drawn: {plot}")
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.table import Table
-
     title = f"{report['model']}, epoch {report['epoch']}, trained in {report['seconds']:.1f} s"
-    table = Table(title=f"{title}; candidates: {report['candidates']}", title_justify="left")
-    table.add_column("")
     parts = [part for part in ("test", "validation", "later") if report.get(part)]
-    for part in parts:
-        table.add_column(part, justify="right")
+    made = table(("", *parts), ("",), title=f"{title}; candidates: {report['candidates']}")
     for name, value in report[parts[0]].items():
         if not isinstance(value, dict):
             values = (report[part][name] for part in parts)
-            table.add_row(name, *(str(v) if name == "users" else f"{v:.4f}" for v in values))
-    table.add_section()
+            made.add_row(name, *(str(v) if name == "users" else f"{v:.4f}" for v in values))
+    made.add_section()
     for name in report[parts[0]]["exposure"]:
         if not name.startswith("coverage@"):  # it stands above
-            table.add_row(name, *(as_number(report[part]["exposure"][name]) for part in parts))
-    console.print(table)
+            made.add_row(name, *(as_number(report[part]["exposure"][name]) for part in parts))
+    console.print(made)
     for part in parts:
         for name, title, head in (
             ("warm_up", "by the takers a bundle kept in training", "takers kept"),
@@ -97,12 +92,8 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _show_groups(title: str, head: str, groups: dict[str, dict[str, float]]) -> None:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
     columns = list(next(iter(groups.values())))
-    for name in (head, *columns):
-        table.add_column(name, justify="right")
+    made = table((head, *columns), title=title)
     for group, values in groups.items():
-        table.add_row(group, *(f"{values[c]:.4f}" if "@" in c else f"{values[c]:.0f}" for c in columns))
-    console.print(table)
+        made.add_row(group, *(f"{values[c]:.4f}" if "@" in c else f"{values[c]:.0f}" for c in columns))
+    console.print(made)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, visible
-from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, add_bundles, asked_for, show, turned
+from coheat.cli.output import print_json, say, visible
+from coheat.cli.serving import FIELDS, KNOB, NEW_BUNDLES, RUN, asked_for, opened, show
 
 if TYPE_CHECKING:
     from coheat.attributes import Value
@@ -44,18 +44,13 @@ def explain(
 
         coheat explain runs/shop 17 15 --fields title,category
     """
-    from coheat.recommender import Recommender
-
-    recommender = Recommender.load(run, **turned(knob))
-    unknown = add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, unknown = opened(run, new_bundles, as_json, knob)
     named = asked_for(None, fields, False, None)["fields"]
     found = recommender.explain(user, bundle, items, bundles, fields=named)
     if as_json:
         print_json({**asdict(found), "unknown_items": unknown})
         return
-    console.print(
-        f"score {found.score:.4f} ({found.source}){said(found.fields)}", markup=False, highlight=False
-    )
+    say(f"score {found.score:.4f} ({found.source}){said(found.fields)}")
     terms = [(term.name, term.about, term.weight, term.share) for term in found.terms]
     show(("term", "about", "weight", "share"), terms, "the terms of the sum")
     if found.bundle_items:

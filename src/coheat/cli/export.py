@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json
-from coheat.cli.serving import NEW_BUNDLES, RUN, add_bundles
+from coheat.cli.output import print_json, say
+from coheat.cli.serving import NEW_BUNDLES, RUN, opened
 
 
 @app.command()
@@ -42,23 +42,17 @@ def export(
         coheat export runs/shop --out vectors --dense-part
     """
     from coheat.export import export as write
-    from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run)
-    add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, _ = opened(run, new_bundles, as_json)
     report = write(recommender, out, format, index, recall_bound, dense_part)  # type: ignore[arg-type]
     if as_json:
         print_json({"out": str(out), **asdict(report)})
         return
     counts = ", ".join(f"{count} {kind}s" for kind, count in report.counts.items())
-    console.print(f"{counts}, vectors of width {report.width}: {', '.join(report.files)}", highlight=False)
+    say(f"{counts}, vectors of width {report.width}: {', '.join(report.files)}")
     if report.recall is not None:
-        console.print(f"the {report.index} index finds {report.recall:.1%} of the exact 20 best")
+        say(f"the {report.index} index finds {report.recall:.1%} of the exact 20 best")
     if report.dense_recall is not None:
-        console.print(
-            f"these vectors are not the whole score: {report.left_out} is left out", highlight=False
-        )
+        say(f"these vectors are not the whole score: {report.left_out} is left out")
         for depth, share in report.dense_recall.items():
-            console.print(
-                f"  the best {depth:>3} by them hold {share:.1%} of the model's 20 best", highlight=False
-            )
+            say(f"  the best {depth:>3} by them hold {share:.1%} of the model's 20 best")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 
 def visible(text: str) -> str:
@@ -34,6 +36,23 @@ errors = PlainConsole(stderr=True, emoji=False)
 def as_number(value: float | None) -> str:
     """With four decimals; a dash where there is nothing to measure."""
     return "-" if value is None else f"{value:.4f}"
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line as it is: what users named may hold brackets, and paths are not broken in two."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def headline(text: str) -> None:
+    console.print(f"\n[bold]{text}[/]", highlight=False)
+
+
+def table(columns: Iterable[str], left: Collection[str] = (), **looks: Any) -> Table:
+    """A table without rows; its columns stand to the right, as numbers do, but for those named in `left`."""
+    made = Table(title_justify="left", **looks)
+    for name in columns:
+        made.add_column(name, justify="left" if name in left else "right")
+    return made
 
 
 def print_json(document: Any) -> None:

@@ -21,13 +21,12 @@ from coheat.cli.serving import (
     SHOWN,
     WHERE,
     K,
-    add_bundles,
     asked_for,
     candidates_of,
     cells,
     fields_shown,
+    opened,
     show,
-    turned,
 )
 from coheat.errors import ConfigError
 
@@ -87,10 +86,8 @@ def recommend(
 
     asked = asked_for(where, fields, include_not_on_offer, now, rules)
     from coheat.batch import shown_to_users
-    from coheat.recommender import Recommender
 
-    recommender = Recommender.load(run, **turned(knob))
-    unknown = add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, unknown = opened(run, new_bundles, as_json, knob)
     if audience is not None:
         found = recommender.audience(audience, k, exclude_seen=not include_seen)
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, print_json, problem
+from coheat.cli.output import console, print_json, problem, say, table
 from coheat.cli.serving import ON
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def reproduce(
         print_json({"experiments": found.documents, "files": [str(path) for path in found.files]})
         return
     for document in found.documents:
-        console.print(markdown(document), markup=False, highlight=False, soft_wrap=True)
+        say(markdown(document))
         console.print()
     for path in found.files:
-        console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"written: {path}")
 
 
 def _check(
@@ -149,8 +149,7 @@ def _check(
         _show(checked)
         allowed = f"{RELATIVE:.1%} of the figure, or {ABSOLUTE} where it is small"
         verdict = f"{len(drifted)} drifted" if drifted else "none drifted"
-        summary = f"{len(checked)} compared, {verdict}; allowed is {allowed}."
-        console.print(summary, markup=False, highlight=False, soft_wrap=True)
+        say(f"{len(checked)} compared, {verdict}; allowed is {allowed}.")
     for one in drifted:
         place = f"{one.experiment}: {one.row} ({one.dataset}, {one.division})"
         figures = f"{one.metric} with seed {one.seed}: committed {one.committed}, fresh {one.fresh}"
@@ -160,14 +159,12 @@ def _check(
 
 
 def _show(checked: Sequence[Checked]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for head in ("experiment", "data", "row", "seed", "metric", "committed", "fresh", ""):
-        table.add_column(head, justify="right" if head in ("seed", "committed", "fresh") else "left")
+    names = ("experiment", "data", "row", "seed", "metric", "committed", "fresh", "")
+    words = {*names} - {"seed", "committed", "fresh"}
+    made = table(names, words, box=None, padding=(0, 2, 0, 0))
     for one in checked:
         if one.metric is not None:
-            table.add_row(
+            made.add_row(
                 one.experiment,
                 f"{one.dataset}, {one.division}",
                 one.row,
@@ -176,4 +173,4 @@ def _show(checked: Sequence[Checked]) -> None:
                 *("" if value is None else f"{value:.4f}" for value in (one.committed, one.fresh)),
                 "drifted" if one.drifted else "same",
             )
-    console.print(table)
+    console.print(made)

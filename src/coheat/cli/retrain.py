@@ -8,7 +8,7 @@ import typer
 
 from coheat.cli import app
 from coheat.cli.collect import KEY, POSITIVE, say_collected
-from coheat.cli.output import console, print_json, problem
+from coheat.cli.output import print_json, problem, say
 
 
 @app.command()
@@ -72,10 +72,6 @@ def retrain(
     if as_json:
         print_json(outcome.to_dict())
         raise typer.Exit(0 if outcome.run else 1)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     say_collected(outcome.counts)
     say(f"judged: {outcome.judgement}")
     if outcome.run is None:

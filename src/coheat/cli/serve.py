@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, note, print_json
+from coheat.cli.output import note, print_json, say
 from coheat.cli.serving import KNOB, turned
 from coheat.errors import ConfigError
 from coheat.service.places import Place, place_of, shown
@@ -118,8 +118,7 @@ def serve(
             print_json({"url": url, "state": shown(kept)})
         else:
             names = ", ".join(f"{side.name}={side.run} ({side.share:.0%})" for side in sides)
-            said = f"Serving {run or names} at {url} (Ctrl-C stops)"
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            say(f"Serving {run or names} at {url} (Ctrl-C stops)")
             note(f"what is written is kept in {shown(kept)}")
 
     limits = Limits(requests=max_requests, connections=max_connections, connections_per_peer=per_peer)
@@ -198,7 +197,7 @@ def list_keys(run: Path = RUN, state: str | None = STATE, as_json: bool = JSON) 
         print_json([{"name": key.name, "scope": key.scope, "created": key.created} for key in found])
         return
     for key in found:
-        console.print(f"{key.name}  {key.scope}  {key.created}", markup=False, highlight=False)
+        say(f"{key.name}  {key.scope}  {key.created}")
     if not found:
         note("there are no keys; make one with coheat keys create")
 
@@ -223,4 +222,4 @@ def revoke(
     if as_json:
         print_json({"revoked": name})
     else:
-        console.print(f"revoked {name}", markup=False, highlight=False)
+        say(f"revoked {name}")

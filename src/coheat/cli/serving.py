@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from coheat.cli.output import console, note, visible
+from coheat.cli.output import console, note, table, visible
 from coheat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,17 +120,21 @@ def named_bundles(texts: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def add_bundles(recommender: Recommender, texts: Sequence[str], quiet: bool) -> dict[str, list[str]]:
-    """Make the bundles of --new-bundle known; the items left out, by bundle, which are noted unless quiet."""
-    if not texts:
-        return {}
-    added = recommender.add_bundles(named_bundles(texts))
-    unknown = added.unknown_items
-    if not quiet:
-        for bundle, items in unknown.items():
-            if bundle not in added.placed_by:
-                note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
-    return unknown
+def opened(
+    run: Path, new_bundles: Sequence[str], quiet: bool, knob: float | None = None
+) -> tuple[Recommender, dict[str, list[str]]]:
+    """A recommender that knows the bundles of --new-bundle; the items left out of them, by bundle, which are
+    noted unless quiet."""
+    from coheat.recommender import Recommender
+
+    recommender = Recommender.load(run, **turned(knob))
+    if not new_bundles:
+        return recommender, {}
+    added = recommender.add_bundles(named_bundles(new_bundles))
+    for bundle, items in added.unknown_items.items():
+        if not quiet and bundle not in added.placed_by:
+            note(f"bundle {bundle!r}: the model does not know the items {', '.join(items)}; left out")
+    return recommender, added.unknown_items
 
 
 def parse_bundles(text: str) -> dict[str, list[str]]:
@@ -177,22 +182,18 @@ def cells(recommender: Recommender, bundle: str, fields: Sequence[str]) -> list[
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table; numbers stand to the right. On a narrow screen cells are broken into lines and never cut off;
     ids, which are there to be copied, not even broken as long as they are short."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
     numbers = {"rank", "score", "share", "similarity", "weight", "price"}
     ids = {"user", "bundle", "item"}
     texts = [
         [f"{cell:.4f}" if isinstance(cell, float) else visible(str(cell)) for cell in row] for row in rows
     ]
-    for place, name in enumerate(columns):
-        table.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            overflow="fold",
-            no_wrap=name in ids and max((len(row[place]) for row in texts), default=0) <= UNBROKEN,
-        )
+    made = table(columns, {*columns} - numbers, title=title)
+    for place, column in enumerate(made.columns):
+        column.overflow = "fold"
+        longest = max((len(row[place]) for row in texts), default=0)
+        column.no_wrap = columns[place] in ids and longest <= UNBROKEN
     for row in texts:
-        table.add_row(*map(Text, row))  # not str: an id such as "[red]" is to be shown, not obeyed
-    console.print(table)
+        made.add_row(*map(Text, row))  # not str: an id such as "[red]" is to be shown, not obeyed
+    console.print(made)

@@ -17,10 +17,10 @@ from coheat.cli.serving import (
     RUN,
     WHERE,
     K,
-    add_bundles,
     asked_for,
     cells,
     fields_shown,
+    opened,
     show,
 )
 
@@ -47,10 +47,7 @@ def similar(
 
         coheat similar runs/youshu summer --new-bundle summer=4,8,15 --json
     """
-    from coheat.recommender import Recommender
-
-    recommender = Recommender.load(run)
-    unknown = add_bundles(recommender, new_bundles, quiet=as_json)
+    recommender, unknown = opened(run, new_bundles, as_json)
     asked = asked_for(where, fields, include_not_on_offer, now)
     found = recommender.similar_bundles(bundle, k, **asked)
     if as_json:

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, note, print_json
+from coheat.cli.output import note, print_json, say
 from coheat.service.places import is_database, place_of, shown
 
 state = typer.Typer(
@@ -118,8 +118,7 @@ def _show(document: dict[str, object], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    said = (
+    say(
         f"{document['file']}: {document['bundles']} bundles, {document['interactions']} interactions, "
         f"latest write {document['latest']}; all as written"
     )
-    console.print(said, markup=False, highlight=False, soft_wrap=True)

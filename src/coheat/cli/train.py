@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, note, print_json, problem
+from coheat.cli.output import console, note, print_json, problem, say, table
 
 if TYPE_CHECKING:
     from coheat.artifact import Description
@@ -132,14 +132,11 @@ def train(
         )
         return
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in about.metrics.items()) or "nothing held out"
-    console.print(
-        f"{about.model}: {_epochs(about)} ({about.reason}), validation: {metrics}, {about.seconds:.1f} s",
-        highlight=False,
-    )
+    say(f"{about.model}: {_epochs(about)} ({about.reason}), validation: {metrics}, {about.seconds:.1f} s")
     if run.rivals:
         _show_rivals(run.rivals, about.model)
     following = f"coheat evaluate {out}" if about.metrics else f"coheat recommend {out} --user ID"
-    console.print(f"next: {following}", highlight=False, markup=False)
+    say(f"next: {following}")
 
 
 def _train(job: Job) -> Run:
@@ -165,9 +162,7 @@ def _train_together(job: Job, workers: int, rendezvous: str | None, rank: int | 
         problem("interrupted before all workers were started")
         raise typer.Exit(130) from None
     if rank:
-        console.print(
-            f"rank {rank} is done; rank 0 keeps the run in {job.out}", highlight=False, markup=False
-        )
+        say(f"rank {rank} is done; rank 0 keeps the run in {job.out}")
         raise typer.Exit
     from coheat.runs import open_run
 
@@ -183,8 +178,6 @@ def _epochs(about: Description) -> str:
 
 
 def _show_rivals(rivals: dict[str, Any], model: str) -> None:
-    from rich.table import Table
-
     from coheat.evaluation import Interval
     from coheat.judging import sentence
 
@@ -192,12 +185,10 @@ def _show_rivals(rivals: dict[str, Any], model: str) -> None:
     title, bundles = f"on {rivals['users']} users of validation", rivals.get("bundles")
     if bundles != rivals.get("of_bundles"):  # not what coheat evaluate ranks, unless it is told to
         title += f", among the {bundles} bundles on offer then (--candidates offered)"
-    table = Table(title=title, title_justify="left")
-    for column in ("", *names, *(f"{model} minus it, {name}" for name in names)):
-        table.add_column(column, justify="right" if column else "left")
+    made = table(("", *names, *(f"{model} minus it, {name}" for name in names)), ("",), title=title)
     for name, values in rivals["models"].items():
         found = rivals["against"].get(name, {})
-        gaps = [Interval(*(found[m][part] for part in ("mean", "low", "high"))) for m in names if found]
-        table.add_row(name, *(f"{values[m]:.4f}" for m in names), *map(str, gaps))
-    console.print(table)
-    console.print(sentence(rivals, model), highlight=False)
+        gaps = [Interval.from_dict(found[m]) for m in names if found]
+        made.add_row(name, *(f"{values[m]:.4f}" for m in names), *map(str, gaps))
+    console.print(made)
+    say(sentence(rivals, model))

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from coheat.cli import app
-from coheat.cli.output import console, note, print_json, problem
+from coheat.cli.output import note, print_json, problem, say
 from coheat.cli.serving import ON
 
 
@@ -87,15 +87,8 @@ def tune(
         return
     if study.best is not None and study.best.value is not None:
         chosen = ", ".join(f"{key}={value}" for key, value in study.best.settings.items())
-        console.print(
+        say(
             f"{study.model}: best validation {study.metric} {study.best.value:.4f} of {len(study.trials)} "
-            f"trials, with {chosen}",
-            highlight=False,
-            soft_wrap=True,
+            f"trials, with {chosen}"
         )
-    console.print(
-        f"next: coheat train {directory} --model {model} --preset {study.preset} --out RUN",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    say(f"next: coheat train {directory} --model {model} --preset {study.preset} --out RUN")

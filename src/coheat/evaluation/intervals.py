@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -33,6 +33,10 @@ class Interval:
 
     def to_dict(self) -> dict[str, float | str]:
         return {**asdict(self), "verdict": self.verdict}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, float]) -> Interval:
+        return cls(document["mean"], document["low"], document["high"])
 
 
 Doubles = npt.NDArray[np.float64]

@@ -218,9 +218,11 @@ class _Search:
         for number in range(len(finished), until):
             seed = Randomness(self.template.seed).generator("sampler", number).integers(2**31)
             known.sampler = optuna.samplers.TPESampler(n_startup_trials=PATIENT_TRIALS, seed=int(seed))
-            trial = known.ask()
-            drawn.append({key: _suggest(trial, key, values) for key, values in self.space.items()})
+            drawn.append(known.ask(self.distributions()).params)
         return drawn
+
+    def distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
+        return {key: _distribution(values) for key, values in self.space.items()}
 
     def task(self, finished: Sequence[optuna.trial.FrozenTrial], settings: dict[str, Any]) -> TrialTask:
         """A training with these settings, to be cut short where it falls behind the finished ones."""
@@ -236,7 +238,7 @@ class _Search:
             state=optuna.trial.TrialState[found.get("state", "COMPLETE")],
             value=found["value"],
             params=task.settings,
-            distributions={key: _distribution(values) for key, values in self.space.items()},
+            distributions=self.distributions(),
             intermediate_values={int(epoch): value for epoch, value in found.get("reported", [])},
             user_attrs={"epoch": found["epoch"]},
         )
@@ -295,16 +297,8 @@ class _Told(Follower):
         return ", ".join(filter(None, (left, self.best, self.place.describe())))
 
 
-def _suggest(trial: optuna.Trial, key: str, values: Any) -> Any:
-    if isinstance(values, list):
-        return trial.suggest_categorical(key, values)
-    if isinstance(values["low"], int) and isinstance(values["high"], int):
-        return trial.suggest_int(key, values["low"], values["high"], log=values.get("log", False))
-    return trial.suggest_float(key, values["low"], values["high"], log=values.get("log", False))
-
-
 def _distribution(values: Any) -> optuna.distributions.BaseDistribution:
-    """What `_suggest` draws from."""
+    """What a setting is drawn from: a list of values, or a range."""
     import optuna
 
     kinds = optuna.distributions

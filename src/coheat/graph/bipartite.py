@@ -92,7 +92,7 @@ class Direction:
         if self._scaled_by is None or self._scaled_by[0] is not mask:
             left = self.source_degrees
             if mask is not self.everything:
-                left = kernels.source_degrees(self.sources, mask, left)
+                left = kernels.source_degrees(self.sources, mask, self.n_sources)
             self._scaled_by = mask, kernels.inverse_roots(left)
         return self._scaled_by[1]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from coheat.graph.registers import LANES, Weighing, fetch_row, lowest_bit, row_sum
+from coheat.graph.registers import LANES, Weighing, fetch_row, row_sum
 
 SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
@@ -53,26 +53,11 @@ def draw_mask(start, stop, low_key, high_key, threshold, mask):
 
 
 @compiled
-def source_degrees(sources, mask, whole_degrees):
-    """Number of kept edges that leave each source: all its edges, less those dropped.
-
-    Usually fewer are dropped than stay, and in words of 64 bits they are found without looking at the others.
-    """
-    degrees, ends, one = whole_degrees.copy(), sources.view(np.uint32), np.uint64(1)
-    n_words = len(mask) // 64
-    eights = mask[: n_words * 64].view(np.uint64)
-    for word in range(np.uint64(n_words)):
-        dropped = np.uint64(0)
-        for part in range(np.uint64(8)):
-            eight = eights[np.uint64(8) * word + part] ^ np.uint64(0x0101010101010101)
-            # The product moves the lowest bits of the eight bytes next to each other, to the top.
-            bits = (eight * np.uint64(0x0102040810204080)) >> np.uint64(56)
-            dropped |= bits << (np.uint64(8) * part)
-        while dropped != np.uint64(0):
-            degrees[ends[np.uint64(64) * word + lowest_bit(dropped)]] -= 1
-            dropped &= dropped - one
-    for e in range(n_words * 64, len(mask)):
-        degrees[ends[e]] -= 1 - mask[e]
+def source_degrees(sources, mask, n_sources):
+    """Number of kept edges that leave each source."""
+    degrees, ends = np.zeros(n_sources, np.int32), sources.view(np.uint32)
+    for e in range(np.uint64(len(ends))):
+        degrees[ends[e]] += mask[e]
     return degrees
 
 

@@ -1,8 +1,8 @@
 """What the hot loops keep in the processor's registers, written out because the compiler does not find it.
 
-Operations for compiled code: asking for a row of a table before it is needed, finding a bit, adding up rows
-of a table, and products of small matrices. Vectors of eight floats are what most processors have; LLVM makes
-do with what it finds.
+Operations for compiled code: asking for a row of a table before it is needed, adding up rows of a table, and
+products of small matrices. Vectors of eight floats are what most processors have; LLVM makes do with what it
+finds.
 """
 
 from __future__ import annotations
@@ -98,16 +98,6 @@ def fetch_row(_typing: Any, table: Any, row: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(table, row), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def lowest_bit(_typing: Any, word: Any) -> Any:
-    """The number of the lowest bit that is set in a word of 64, which must not be 0."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(word), generate
 
 
 Weighing = Literal["edge", "source", "none"]

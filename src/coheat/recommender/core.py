@@ -31,7 +31,7 @@ from coheat.recommender.choosing import Candidates, Choice, Chosen, choose, mome
 from coheat.recommender.described import note_described
 from coheat.recommender.explaining import explanation
 from coheat.recommender.known import Moment
-from coheat.recommender.rules import Rules, arrangement
+from coheat.recommender.rules import Arrangement, Rules
 from coheat.recommender.shop import Shop
 from coheat.recommender.taken import Pairs
 from coheat.served.ranking import Floats, Positions, best
@@ -149,7 +149,7 @@ class Recommender(Shop):
             items or {},
             bundles or {},
             fields,
-            arrangement(rules, moment.catalogue, chosen.allowed, k),
+            Arrangement.of(rules, moment.catalogue, chosen.allowed, k),
             shown or {},
         )
         return listing.recommend(moment, asked)
@@ -180,7 +180,7 @@ class Recommender(Shop):
             chosen,
             exclude_seen,
             fields=fields,
-            arrangement=arrangement(rules, moment.catalogue, chosen.allowed, k),
+            arrangement=Arrangement.of(rules, moment.catalogue, chosen.allowed, k),
             shown=shown or {},
         )
         return listing.Lists(moment, asked, part_size)

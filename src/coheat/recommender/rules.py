@@ -94,7 +94,13 @@ class Arrangement:
     """Items of the bundles that were looked at."""
 
     @staticmethod
-    def of(rules: Rules, catalogue: Catalogue, allowed: npt.NDArray[np.bool_], k: int) -> Arrangement:
+    def of(
+        given: Rules | Mapping[str, Any] | None, catalogue: Catalogue, allowed: npt.NDArray[np.bool_], k: int
+    ) -> Arrangement | None:
+        """Rules as they apply to lists of k of what may be listed; None where there are no rules."""
+        rules = Rules.of(given)
+        if rules is None:
+            return None
         notes, pins = [], {}
         for name, place in rules.pin.items():
             row = catalogue.find(name)
@@ -212,14 +218,6 @@ class Arrangement:
         if found is None:
             found = self.sets[row] = frozenset(self.items_of(row).tolist())
         return found
-
-
-def arrangement(
-    rules: Rules | Mapping[str, Any] | None, catalogue: Catalogue, allowed: npt.NDArray[np.bool_], k: int
-) -> Arrangement | None:
-    """Rules as they apply to lists of k of what may be listed; None where there are no rules."""
-    known = Rules.of(rules)
-    return None if known is None else Arrangement.of(known, catalogue, allowed, k)
 
 
 def _factors(rules: Rules, catalogue: Catalogue) -> npt.NDArray[np.float64]:

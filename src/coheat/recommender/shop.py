@@ -94,11 +94,9 @@ class Shop:
 
     def item_fields(self, item: str, fields: Sequence[str] | None = None) -> dict[str, Value]:
         """What the columns say of an item; all columns, or those that are named."""
-        table, row = self._catalogue.described.items, self._items.index.get(item)
+        table = self._catalogue.described.items
         table.check_names(fields or ())
-        if row is None:
-            raise unknown(item, "item", self._items.ids)
-        return table.values(row, fields)
+        return table.values(self._item_row(item), fields)
 
     @property
     def bundle_columns(self) -> dict[str, str]:
@@ -161,11 +159,7 @@ class Shop:
         """Set columns of items, as `describe_bundles` does; bundles without a category or title of their own
         follow."""
         with self._lock:
-            rows = {item: self._items.index.get(item) for item in items}
-            for item, row in rows.items():
-                if row is None:
-                    raise unknown(item, "item", self._items.ids)
-            by_row = {row: items[item] for item, row in rows.items() if row is not None}
+            by_row = {self._item_row(item): values for item, values in items.items()}
             self._catalogue = self._catalogue.with_items_described(by_row)
             note_described(self._described["item"], items)
 
@@ -188,6 +182,12 @@ class Shop:
         """List bundles again, as if they had never been hidden."""
         names = check_ids(bundles, "bundles", "show_bundles takes a list of bundle ids")
         self.describe_bundles({name: {"available": True} for name in names})
+
+    def _item_row(self, item: str) -> int:
+        row = self._items.index.get(item)
+        if row is None:
+            raise unknown(item, "item", self._items.ids)
+        return row
 
     def _item_names(self, items: Positions) -> list[str]:
         return [self._items.ids[item] for item in items.tolist()]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coheat.recommender.choosing import Chosen
 from coheat.recommender.known import Moment
-from coheat.served.ranking import Positions
+from coheat.served.relations import NOTHING
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,6 @@ def takers_of(moment: Moment, bundle: str) -> list[str]:
     """Who took a bundle, in training and since."""
     catalogue, taken = moment.catalogue, moment.taken
     row = catalogue.row(bundle)
-    trained: Positions = (
-        taken.trained.column(row) if row < catalogue.n_trained else np.zeros(0, dtype=np.int64)
-    )
+    trained = taken.trained.column(row) if row < catalogue.n_trained else NOTHING
     known = [taken.users.ids[user] for user in trained.tolist()]
     return list(dict.fromkeys([*known, *taken.by_bundle.get(bundle, ())]))

@@ -68,5 +68,5 @@ class Client:
             said = str(json.loads(error.read())["detail"])
         except (OSError, ValueError, KeyError, TypeError):
             said = str(error.reason)
-        hint = f"; give a key with --key, or in {KEY_VARIABLE}" if error.code in (401, 403) else ""
+        hint = f"; give a key in {KEY_VARIABLE}" if error.code in (401, 403) else ""
         return ConfigError(f"{self.address}: answers {error.code}: {said}{hint}")

@@ -72,11 +72,7 @@ class Judgement:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Judgement:
-        parts = ("mean", "low", "high")
-        differences = {
-            name: Interval(*(values[part] for part in parts))
-            for name, values in document["differences"].items()
-        }
+        differences = {name: Interval.from_dict(one) for name, one in document["differences"].items()}
         counts = document["users"], document["interactions"]
         return cls(*counts, document["old"], document["new"], differences)
 

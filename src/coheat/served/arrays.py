@@ -85,12 +85,10 @@ def from_arrays(arrays: Mapping[str, Array]) -> dict[str, Any]:
         checks.check_array(vectors, name, (n_rows, users.shape[1]))
     youth = checks.wanted(arrays, "youth", "f", (form.n_bundles,))
     checks.check_finite("youth", youth)
-    found = {name: arrays[f"layers.{name}"] for name in LAYERS if f"layers.{name}" in arrays}
     layers = None
-    if found:
-        for name in LAYERS:
-            checks.wanted(arrays, f"layers.{name}", "f", (None, None, None))
-        layers = Layers(**found, normalise=bool(form.normalise))
+    if form.normalise is not None:
+        parts = {name: checks.wanted(arrays, f"layers.{name}", "f", (None,) * 3) for name in LAYERS}
+        layers = Layers(**parts, normalise=form.normalise)
         checks.check_layers(layers, relations, blocks)
     return {
         "users": np.asarray(users),

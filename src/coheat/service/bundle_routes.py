@@ -32,7 +32,7 @@ from coheat.service.asking import (
     state_of,
 )
 from coheat.service.problems import responses
-from coheat.service.results import Written, require_bundle
+from coheat.service.results import require_bundle
 
 router = APIRouter()
 IfMatch = Annotated[
@@ -124,8 +124,8 @@ async def create_bundle(
     if bundle.columns:
         check_names(bundle.columns)
     named = None if idempotency_key is None else _named(idempotency_key, bundle.model_dump_json())
-    written = await state_of(request).create_bundle(bundle.bundle_id, bundle.item_ids, named, bundle.columns)
-    return _said(written)
+    state = state_of(request)
+    return _said(*await state.create_bundle(bundle.bundle_id, bundle.item_ids, named, bundle.columns))
 
 
 @router.get("/bundles/{bundle_id}", response_model=schemas.Bundle, responses=responses(404), tags=["bundles"])
@@ -146,7 +146,7 @@ async def replace_bundle(
     request: Request, bundle_id: PathId, items: schemas.BundleItems, if_match: IfMatch = None
 ) -> Response:
     """What is known of the bundle by its history stays. The same again changes nothing."""
-    return _said(await state_of(request).replace_bundle(bundle_id, items.item_ids, if_match))
+    return _said(*await state_of(request).replace_bundle(bundle_id, items.item_ids, if_match))
 
 
 @router.patch(
@@ -242,26 +242,17 @@ async def preview(request: Request, wanted: schemas.Preview) -> Response:
     return answer(await asked(request, look))
 
 
-def _said(written: Written) -> Response:
+def _said(bundle: schemas.Bundle, created: bool = False) -> Response:
     """A bundle as an answer: with the ETag that names it, and where it is, if it was made."""
-    headers = {"ETag": written.etag}
-    if written.created:
-        headers["Location"] = f"/v1/bundles/{quote(written.bundle.bundle_id, safe='')}"
-    return answer(_written(written), 201 if written.created else 200, headers)
+    headers = {"ETag": bundle.etag}
+    if created:
+        headers["Location"] = f"/v1/bundles/{quote(bundle.bundle_id, safe='')}"
+    return answer(asdict(bundle), 201 if created else 200, headers)
 
 
 def _named(key: str, body: str) -> str:
     """A request that may come again: what it calls itself, and what it asks for."""
     return f"{sha256(key.encode()).hexdigest()[:32]}:{sha256(body.encode()).hexdigest()[:32]}"
-
-
-def _written(written: Written) -> dict[str, Any]:
-    return {
-        **asdict(written.bundle),
-        "unknown_item_ids": written.unknown_item_ids,
-        "columns": written.columns,
-        "on_offer": written.on_offer,
-    }
 
 
 def _note(found: Recommendations) -> str | None:

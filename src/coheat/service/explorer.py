@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from coheat.recommender import Recommender, SearchResult
 from coheat.service.schemas import PopularityBin, Statistics
 from coheat.service.state import State
 
+T = TypeVar("T")
 SAMPLED_USERS = 200
 USERS_AT_ONCE = 16
 """Lists computed in one go; whoever else asks waits no longer than for these."""
@@ -48,11 +50,8 @@ async def statistics(state: State) -> Statistics:
     """See `Statistics`; the sample of users is spread evenly over all, the same each time."""
     model = state.served.recommender
     users = _spread(model.user_ids, SAMPLED_USERS)
-    places = cold = 0
-    for start in range(0, len(users), USERS_AT_ONCE):
-        block = users[start : start + USERS_AT_ONCE]
-        found_cold, found = await state.ask(lambda recommender, block=block: _cold_places(recommender, block))  # type: ignore[misc]
-        places, cold = places + found, cold + found_cold
+    found = await _of_blocks(state, users, _cold_places)
+    cold, places = sum(cold for cold, _ in found), sum(places for _, places in found)
     popularity = np.asarray(await state.ask(lambda recommender: recommender.popularity))
     n_cold = int((popularity == 0).sum())
     return Statistics(
@@ -73,9 +72,9 @@ async def standing(state: State, bundle_id: str, popularity: int) -> dict[str, A
     """How a bundle stands in the lists of a sample of users, and would with more or fewer takers."""
     users = _spread(state.served.recommender.user_ids, SAMPLED_USERS)
     total = None
-    for start in range(0, len(users), USERS_AT_ONCE):
-        block = users[start : start + USERS_AT_ONCE]
-        found = await state.ask(lambda model, block=block: model.standing(bundle_id, block, LIST_LENGTH))  # type: ignore[misc]
+    for found in await _of_blocks(
+        state, users, lambda block, model: model.standing(bundle_id, block, LIST_LENGTH)
+    ):
         # Somebody may have taken it between two blocks; then the counts are not the same any more.
         total = found if total is None or total.taken != found.taken else total + found
     if total is None:
@@ -95,32 +94,36 @@ async def turned(state: State, name: str, value: float) -> dict[str, Any]:
     """What the lists of a sample of users would be with a knob turned."""
     users = _spread(state.served.recommender.user_ids, TURNED_USERS)
     other = await state.ask(lambda model: model.turned(**{name: value}))
-    places = cold = cold_now = changed = 0
-    for start in range(0, len(users), USERS_AT_ONCE):
-        block = users[start : start + USERS_AT_ONCE]
-        now = await state.ask(lambda model, block=block: _lists(model, block))  # type: ignore[misc]
-        then = await state.ask(lambda _, block=block: _lists(other, block))  # type: ignore[misc]
-        places += sum(len(rows) for rows in now.values())
-        cold_now += sum(is_cold for rows in now.values() for _, is_cold in rows)
-        cold += sum(is_cold for rows in then.values() for _, is_cold in rows)
-        changed += sum(set(now[user]) != set(then[user]) for user in block)
+    now = [rows for block in await _of_blocks(state, users, _lists) for rows in block]
+    turned = await _of_blocks(state, users, lambda block, _: _lists(block, other))
+    then = [rows for block in turned for rows in block]
+    places = sum(map(len, now))
+    cold, cold_now = (sum(is_cold for rows in lists for _, is_cold in rows) for lists in (then, now))
     return {
         "name": name,
         "value": value,
         "cold_share": cold / places if places else 0.0,
         "cold_share_now": cold_now / places if places else 0.0,
-        "changed_lists": changed,
+        "changed_lists": sum(set(one) != set(other) for one, other in zip(now, then, strict=True)),
         "list_length": LIST_LENGTH,
         "sampled_users": len(users),
     }
 
 
-def _lists(recommender: Recommender, users: list[str]) -> dict[str, list[tuple[str, bool]]]:
+async def _of_blocks(
+    state: State, users: Sequence[str], question: Callable[[Sequence[str], Recommender], T]
+) -> list[T]:
+    """The answers to a question about some users, put for a few of them at a time."""
+    blocks = (users[start : start + USERS_AT_ONCE] for start in range(0, len(users), USERS_AT_ONCE))
+    return [await state.ask(partial(question, block)) for block in blocks]
+
+
+def _lists(users: Sequence[str], recommender: Recommender) -> list[list[tuple[str, bool]]]:
     """Of each user the bundles listed, and whether nobody has taken them."""
     found: dict[str, list[tuple[str, bool]]] = {user: [] for user in users}
     for row in recommender.recommend(users, k=LIST_LENGTH):
         found[row.user_id].append((row.bundle_id, recommender.bundle(row.bundle_id).popularity == 0))
-    return found
+    return list(found.values())
 
 
 async def parts(state: State) -> list[dict[str, Any]]:
@@ -166,7 +169,7 @@ def _spread(ids: Sequence[str], most: int) -> list[str]:
     return list(ids[::step][:most])
 
 
-def _cold_places(recommender: Recommender, users: list[str]) -> tuple[int, int]:
+def _cold_places(users: Sequence[str], recommender: Recommender) -> tuple[int, int]:
     rows = recommender.recommend(users, k=LIST_LENGTH)
     return sum(recommender.bundle(row.bundle_id).popularity == 0 for row in rows), len(rows)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from coheat.errors import CoheatError, DataError, UnknownIdError
 from coheat.ids import shortened
-from coheat.service.results import Written, known_values, no_knob, unknown_bundle
+from coheat.service.results import known_values, no_knob, unknown_bundle
+from coheat.service.schemas import Bundle
 from coheat.service.served import LoadedModel, load
 from coheat.service.sides import Side, side_of
 from coheat.service.store import TOOK, Kind
@@ -71,7 +72,7 @@ class Models:
         """Whether a bundle was written that none of them can place."""
         return not self.has_bundle(bundle_id) and bundle_id in self.first.waiting_bundles
 
-    def described(self, bundle_id: str) -> Written:
+    def described(self, bundle_id: str) -> Bundle:
         """A bundle as it stands, in the first model that has it."""
         found = next((one for one in self if one.recommender.has_bundle(bundle_id)), None)
         if found is None and self.waits(bundle_id):
@@ -83,7 +84,10 @@ class Models:
             raise unknown_bundle(bundle_id)
         model, left_out = found.recommender, found.unknown_items.get(bundle_id, [])
         columns = known_values(model.fields_of(bundle_id))
-        return Written(model.bundle(bundle_id), left_out, False, columns, model.is_on_offer(bundle_id))
+        on_offer = model.is_on_offer(bundle_id)
+        return Bundle(
+            **vars(model.bundle(bundle_id)), unknown_item_ids=left_out, columns=columns, on_offer=on_offer
+        )
 
     def check_bundle(self, bundle_id: str, item_ids: Sequence[str]) -> None:
         """Raise where none can make anything of these items; where one can, it waits in the others."""

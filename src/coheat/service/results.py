@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coheat.attributes import Value
 from coheat.errors import CoheatError, UnknownIdError
 from coheat.ids import shortened
-from coheat.recommender import BundleInfo, Recommender, UserInfo
+from coheat.recommender import Recommender, UserInfo
 
 
 class Conflict(CoheatError):
@@ -19,24 +17,6 @@ class Conflict(CoheatError):
 
 class PreconditionFailed(CoheatError):
     """What is to be changed is no longer as the one who asks has seen it."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A bundle as it stands after a change."""
-
-    bundle: BundleInfo
-    unknown_item_ids: list[str]
-    created: bool
-    columns: dict[str, Value]
-    on_offer: bool
-
-    @property
-    def etag(self) -> str:
-        """Names what can be written of a bundle, and not its popularity, which moves by itself."""
-        items = sorted({*self.bundle.item_ids, *self.unknown_item_ids})
-        written = json.dumps([items, self.columns], sort_keys=True)
-        return f'"{hashlib.sha256(written.encode()).hexdigest()[:16]}"'
 
 
 @dataclass(frozen=True)

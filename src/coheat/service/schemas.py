@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -236,6 +238,13 @@ class Bundle(BundleInfo):
     unknown_item_ids: list[str]
     columns: dict[str, ColumnValue]
     on_offer: bool
+
+    @property
+    def etag(self) -> str:
+        """Names what can be written of a bundle, and not its popularity, which moves by itself."""
+        items = sorted({*self.item_ids, *self.unknown_item_ids})
+        written = json.dumps([items, self.columns], sort_keys=True)
+        return f'"{hashlib.sha256(written.encode()).hexdigest()[:16]}"'
 
 
 @dataclass(frozen=True)

@@ -123,19 +123,15 @@ class SqliteReader:
         return sorted({name for (name,) in self._read(query, user_id, moment)})
 
     def outcomes(self) -> list[Outcome]:
-        made_by = f"substr(recommendation_id, 1, length(recommendation_id) - {TOKEN_CHARACTERS + 1})"
-        listed = "FROM interactions WHERE recommendation_id <> '' GROUP BY made_by"
-        counts: dict[str, dict[str, int]] = {}
-        for name, kind, count in self._read(f"SELECT {made_by} AS made_by, kind, count(*) {listed}, kind"):
-            counts.setdefault(name, {})[kind] = count
-        for name, lists in self._read(
-            f"SELECT {made_by} AS made_by, count(DISTINCT recommendation_id) {listed}"
-        ):
-            counts[name]["lists"] = lists
+        query = (
+            "SELECT substr(recommendation_id, 1, length(recommendation_id) - ?) AS made_by, "
+            "count(DISTINCT recommendation_id), sum(kind = 'shown'), sum(kind = 'clicked'), "
+            "sum(kind = 'took') FROM interactions WHERE recommendation_id <> '' GROUP BY made_by"
+        )
         return [
-            Outcome(found[1], found[2], *(counts[name].get(part, 0) for part in ("lists", *KINDS)))
-            for name in sorted(counts)
-            if (found := MADE_HERE.fullmatch(name))
+            Outcome(made[1], made[2], *counts)
+            for name, *counts in sorted(self._read(query, TOKEN_CHARACTERS + 1))
+            if (made := MADE_HERE.fullmatch(name))
         ]
 
     def last_sequence(self) -> int:

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,9 +35,9 @@ from coheat.service.results import (
     Conflict,
     PreconditionFailed,
     Remembered,
-    Written,
     unknown_bundle,
 )
+from coheat.service.schemas import Bundle
 from coheat.service.served import LoadedModel, Outdated, warm_up
 from coheat.service.sides import ONLY, Side, side_of
 from coheat.service.store import (
@@ -176,13 +175,14 @@ class State:
         item_ids: Sequence[str],
         request: str | None = None,
         columns: Mapping[str, Value] | None = None,
-    ) -> Written:
-        """Publish a bundle that is not there yet; `request` names the one that asks, if it may ask again."""
+    ) -> tuple[Bundle, bool]:
+        """Publish a bundle that is not there yet; the bundle, and that it was made. `request` names the one
+        that asks, if it may ask again."""
 
-        async def change() -> Written:
+        async def change() -> tuple[Bundle, bool]:
             has_bundle = self.models.has_bundle(bundle_id)
             if has_bundle and request is not None and await self._was_made_by(bundle_id, request):
-                return replace(await self._current(bundle_id), created=True)
+                return await self._current(bundle_id), True
             if has_bundle or self.models.waits(bundle_id):
                 waits = "" if has_bundle else ", which waits for a model that knows its items"
                 raise Conflict(f"there is a bundle {shortened(bundle_id)} already{waits}; PUT replaces it")
@@ -202,10 +202,10 @@ class State:
 
     async def replace_bundle(
         self, bundle_id: str, item_ids: Sequence[str], matching: str | None = None
-    ) -> Written:
-        """Give a bundle other items, or publish it where there is none."""
+    ) -> tuple[Bundle, bool]:
+        """Give a bundle other items, or publish it where there is none; it, and whether it was made."""
 
-        async def change() -> Written:
+        async def change() -> tuple[Bundle, bool]:
             await self._check_match(bundle_id, matching)
             return await self._put(bundle_id, item_ids)
 
@@ -217,7 +217,7 @@ class State:
         item_ids: Sequence[str],
         request: str | None = None,
         columns: Mapping[str, Value] | None = None,
-    ) -> Written:
+    ) -> tuple[Bundle, bool]:
         """Write a bundle, whether or not it is there; a model that has it only now is told all about it."""
         await self.ask(lambda _: self.models.check_bundle(bundle_id, item_ids))
         if columns:
@@ -229,14 +229,14 @@ class State:
             "bundle",
             about_bundle(bundle_id),
         )
-        return replace(await self._current(bundle_id), created=not (was_here or waited))
+        return await self._current(bundle_id), not (was_here or waited)
 
     async def describe_bundle(
         self, bundle_id: str, columns: Mapping[str, Value], matching: str | None = None
-    ) -> Written:
+    ) -> Bundle:
         """Say something of a bundle: a title, a price, that it is out of stock. What is known of it stays."""
 
-        async def change() -> Written:
+        async def change() -> Bundle:
             await self._check_match(bundle_id, matching)
             await self._current(bundle_id)
             await self._describe("bundle", bundle_id, columns)
@@ -295,7 +295,7 @@ class State:
                 f"the bundle {shortened(bundle_id)} is no longer as you have seen it; read it again"
             )
 
-    async def _current(self, bundle_id: str) -> Written:
+    async def _current(self, bundle_id: str) -> Bundle:
         return await self.ask(lambda _: self.models.described(bundle_id))
 
     async def remove_bundle(self, bundle_id: str, matching: str | None = None) -> None:
