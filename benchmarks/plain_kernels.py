@@ -20,72 +20,8 @@ from coheat.graph import kernels, tiles
 from coheat.graph.kernels import compiled
 from coheat.graph.parallel import run_tasks
 from coheat.graph.propagation import Floats
-from coheat.graph.registers import AHEAD, fetch_row
-from coheat.graph.registers import ROWS as SMALL_ROWS
+from coheat.graph.registers import ROWS
 from coheat.threads import even_ranges, run_ranges
-
-
-@compiled
-def sum_weighted(first, end, sources, factors, x, row):
-    """row = sum over edges of factors[edge] * x[source]."""
-    row[:] = 0
-    for e in range(first, end):
-        source, weight = x[sources[e]], factors[e]
-        for j in range(len(row)):
-            row[j] += weight * source[j]
-
-
-@compiled
-def sum_scaled(first, end, sources, factors, x, row):
-    """row = sum over edges of factors[source] * x[source]."""
-    row[:] = 0
-    for e in range(first, end):
-        source, weight = x[sources[e]], factors[sources[e]]
-        for j in range(len(row)):
-            row[j] += weight * source[j]
-
-
-@compiled
-def sum_plain(first, end, sources, factors, x, row):  # noqa: ARG001
-    """row = sum over edges of x[source]."""
-    row[:] = 0
-    for e in range(first, end):
-        source = x[sources[e]]
-        for j in range(len(row)):
-            row[j] += source[j]
-
-
-@compiled
-def fetch_and_sum_weighted(first, end, sources, factors, x, row):
-    """`sum_weighted`, asking for rows some edges ahead."""
-    row[:] = 0
-    for e in range(first, end):
-        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
-        source, weight = x[sources[e]], factors[e]
-        for j in range(len(row)):
-            row[j] += weight * source[j]
-
-
-@compiled
-def fetch_and_sum_scaled(first, end, sources, factors, x, row):
-    """`sum_scaled`, asking for rows some edges ahead."""
-    row[:] = 0
-    for e in range(first, end):
-        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
-        source, weight = x[sources[e]], factors[sources[e]]
-        for j in range(len(row)):
-            row[j] += weight * source[j]
-
-
-@compiled
-def fetch_and_sum_plain(first, end, sources, factors, x, row):  # noqa: ARG001
-    """`sum_plain`, asking for rows some edges ahead."""
-    row[:] = 0
-    for e in range(first, end):
-        fetch_row(x, sources[min(e + AHEAD, len(sources) - 1)])
-        source = x[sources[e]]
-        for j in range(len(row)):
-            row[j] += source[j]
 
 
 @compiled
@@ -96,7 +32,7 @@ def fetch_nothing(table, row):
 @compiled
 def add_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
     """c (ROWS x COLUMNS) += a (ROWS x depth) times b (depth x COLUMNS): see `registers.small_product`."""
-    for r in range(SMALL_ROWS):
+    for r in range(ROWS):
         row = c[c_at + r * c_row : c_at + r * c_row + tiles.COLUMNS]
         for k in range(depth):
             factor = a[a_at + r * a_row + k * a_step]
@@ -108,7 +44,7 @@ def add_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
 @compiled
 def put_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth):
     """`add_product` to zeros."""
-    for r in range(SMALL_ROWS):
+    for r in range(ROWS):
         c[c_at + r * c_row : c_at + r * c_row + tiles.COLUMNS] = 0
     add_product(a, a_at, a_row, a_step, b, b_at, b_row, c, c_at, c_row, depth)
 
@@ -154,16 +90,6 @@ def pairs_by_torch(sets: Sequence[tuple[Floats, Floats]]) -> list[tuple[float, F
 Replacements = dict[tuple[ModuleType, str], Callable[..., object]]
 """What to put under a name of a module."""
 
-ROWS: Replacements = {
-    (kernels, "_sum_weighted"): sum_weighted,
-    (kernels, "_sum_scaled"): sum_scaled,
-    (kernels, "_sum_plain"): sum_plain,
-}
-ROWS_WITH_FETCHING: Replacements = {
-    (kernels, "_sum_weighted"): fetch_and_sum_weighted,
-    (kernels, "_sum_scaled"): fetch_and_sum_scaled,
-    (kernels, "_sum_plain"): fetch_and_sum_plain,
-}
 FETCHING: Replacements = {(kernels, "fetch_row"): fetch_nothing}
 PRODUCTS: Replacements = {(tiles, "_put_product"): put_product, (tiles, "_add_product"): add_product}
 PAIRS_BY_TORCH: Replacements = {(losses, "pair_exponentials"): pairs_by_torch}
@@ -171,14 +97,11 @@ PAIRS_BY_LOOPS: Replacements = {(losses, "pair_exponentials"): pairs_by_loops}
 
 VARIANTS: dict[str, tuple[str, Replacements]] = {
     "as it is": ("all kernels as they are", {}),
-    "rows": ("sums of rows (registers.row_sum) as a plain loop", ROWS),
-    "rows-fetch": ("sums of rows as a plain loop that asks for rows ahead", ROWS_WITH_FETCHING),
-    "fetch": ("no asking for base rows ahead (registers.fetch_row)", FETCHING),
+    "fetch": ("no asking for rows ahead (registers.fetch_row)", FETCHING),
     "products": ("small products of tiles (registers.small_product) as a plain loop", PRODUCTS),
     "pairs-torch": ("uniformity by torch's matrix products instead of tiles", PAIRS_BY_TORCH),
     "pairs-loops": ("uniformity by a plain loop over pairs instead of tiles", PAIRS_BY_LOOPS),
-    "all": ("none of them: rows, fetch, pairs-torch", ROWS | FETCHING | PAIRS_BY_TORCH),
-    "all-but-fetch": ("rows-fetch, pairs-torch", ROWS_WITH_FETCHING | PAIRS_BY_TORCH),
+    "all": ("none of them: fetch, pairs-torch", FETCHING | PAIRS_BY_TORCH),
 }
 """What each variant is, and what it replaces."""
 

@@ -16,7 +16,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from coheat.graph.registers import LANES, Weighing, fetch_row, row_sum
+from coheat.graph.registers import fetch_row
+
+AHEAD = 16
+"""Edges between asking for a row and using it: enough for the row to arrive, few enough for it to stay."""
 
 SHORT = np.float32(1e-12)
 """Rows shorter than this have no direction. Nodes that nothing trains shrink towards 0, and the squares of
@@ -138,33 +141,43 @@ def distinct(ids, n):
     return found, position[ids], counts[found]
 
 
-def _sum_of_rows(weighing: Weighing) -> Any:
-    """A compiled function: row = sum over edges first to end of w * x[source].
+@_part_of_compiled
+def _of_edge(factors, edge, _source):
+    return factors[edge]
 
-    The weight w is factors[edge], factors[source] or 1. Columns are taken by 64, then by 8, then singly: what
-    is summed up stays in registers.
+
+@_part_of_compiled
+def _of_source(factors, _edge, source):
+    return factors[source]
+
+
+@_part_of_compiled
+def _one(_factors, _edge, _source):
+    return np.float32(1.0)
+
+
+def _sum_of_rows(weight: Any) -> Any:
+    """A compiled function: row = sum over edges first to end of weight * x[source].
+
+    Rows are read in an order that no processor can guess, so each is asked for AHEAD edges early.
     """
-    by_64, by_8, by_1 = row_sum(weighing, 8), row_sum(weighing, 1), row_sum(weighing, 1, lanes=1)
 
     @_part_of_compiled
     def sum_rows(first, end, sources, factors, x, row):
-        column, width = 0, x.shape[1]
-        while column + 8 * LANES <= width:
-            by_64(x, column, sources, factors, first, end, row)
-            column += 8 * LANES
-        while column + LANES <= width:
-            by_8(x, column, sources, factors, first, end, row)
-            column += LANES
-        while column < width:
-            by_1(x, column, sources, factors, first, end, row)
-            column += 1
+        row[:] = 0
+        ends, last = sources.view(np.uint32), np.uint64(len(sources) - 1)
+        for e in range(np.uint64(first), np.uint64(end)):
+            fetch_row(x, ends[min(e + np.uint64(AHEAD), last)])
+            source, w = x[ends[e]], weight(factors, e, ends[e])
+            for j in range(len(row)):
+                row[j] += w * source[j]
 
     return sum_rows
 
 
-_sum_weighted = _sum_of_rows("edge")
-_sum_scaled = _sum_of_rows("source")
-_sum_plain = _sum_of_rows("none")
+_sum_weighted = _sum_of_rows(_of_edge)
+_sum_scaled = _sum_of_rows(_of_source)
+_sum_plain = _sum_of_rows(_one)
 
 
 @compiled

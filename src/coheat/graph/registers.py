@@ -1,13 +1,13 @@
-"""What the hot loops keep in the processor's registers, written out because the compiler does not find it.
+"""What the compiler does not find by itself: loading a row of a table before it is needed, and products of
+small matrices whose sums stay in the processor's registers.
 
-Operations for compiled code: asking for a row of a table before it is needed, adding up rows of a table, and
-products of small matrices. Vectors of eight floats are what most processors have; LLVM makes do with what it
-finds.
+Vectors of eight floats are what most processors have; LLVM makes do with what it finds.
+`benchmarks/kernel_ablation.py` measures what either is worth.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -19,9 +19,6 @@ LANES = 8
 
 LINE_BYTES, LINES = 64, 4
 """A row of 64 floats is four lines of the cache. Asking for more than a row has does no harm."""
-
-AHEAD = 16
-"""Edges between asking for a row and using it: enough for the row to arrive, few enough for it to stay."""
 
 ROWS, VECTORS = 6, 2
 """Of the small products: 6 x 16 sums are what the registers of a processor hold beside their factors."""
@@ -43,22 +40,6 @@ class _Code:
 
     def number(self, which: int) -> Any:
         return self.context.cast(self.builder, self.arguments[which], self.kinds[which], types.int64)
-
-    def row(self, which: int, row: Any) -> Any:
-        """Where a row of a table begins, in bytes."""
-        array = self.array(which)
-        row_bytes, _ = cgutils.unpack_tuple(self.builder, array.strides)
-        return self.builder.gep(self.builder.bitcast(array.data, BYTES), [self.builder.mul(row, row_bytes)])
-
-    def fetch(self, place: Any, lines: int) -> None:
-        """Start loading some lines of the cache."""
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [BYTES, number, number, number])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        for line in range(lines):
-            address = self.builder.gep(place, [ir.Constant(SIZE, line * LINE_BYTES)])
-            self.builder.call(function, [address, read, keep, data])
 
     def load(self, start: Any, place: Any, vector: ir.VectorType) -> Any:
         return self.builder.load(self._vector(start, place, vector), align=4)
@@ -93,85 +74,18 @@ def fetch_row(_typing: Any, table: Any, row: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _Code(context, builder, signature, arguments)
-        code.fetch(code.row(0, code.number(1)), LINES)
+        code, number = _Code(context, builder, signature, arguments), ir.IntType(32)
+        array = code.array(0)
+        row_bytes, _ = cgutils.unpack_tuple(builder, array.strides)
+        start = builder.gep(builder.bitcast(array.data, BYTES), [builder.mul(code.number(1), row_bytes)])
+        kind = ir.FunctionType(ir.VoidType(), [BYTES, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        for line in range(LINES):
+            builder.call(prefetch, [builder.gep(start, [constant(line * LINE_BYTES)]), read, keep, data])
         return context.get_dummy_value()
 
     return types.void(table, row), generate
-
-
-Weighing = Literal["edge", "source", "none"]
-
-
-def row_sum(weighing: Weighing, n_vectors: int, lanes: int = LANES) -> Any:
-    """A function for compiled code: put the sum of the rows of some edges, in some columns, into `out`.
-
-    out[column + j] = sum over e in [first, end) of w * table[sources[e], column + j], for n_vectors * lanes
-    columns, where w is factors[e], factors[sources[e]] or 1. The sums stay in registers until all edges are
-    added. Rows are asked for AHEAD edges early.
-    """
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def add_rows(_typing: Any, table, column, sources, factors, first, end, out):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Code(context, builder, signature, arguments)
-            vector = ir.VectorType(FLOAT, lanes)
-            column, first, end = (code.number(which) for which in (1, 4, 5))
-            numbers, weights, target = (code.array(which).data for which in (2, 3, 6))
-            (n_edges,) = cgutils.unpack_tuple(builder, code.array(2).shape)
-            last = builder.sub(n_edges, constant(1))
-
-            def source(edge: Any) -> Any:
-                return builder.sext(builder.load(builder.gep(numbers, [edge])), SIZE)
-
-            def row(edge_source: Any) -> Any:
-                start = builder.bitcast(code.row(0, edge_source), FLOAT.as_pointer())
-                return builder.gep(start, [column])
-
-            before = builder.block
-            loop, after = builder.append_basic_block("edges"), builder.append_basic_block("store")
-            zero = ir.Constant(vector, [0.0] * lanes)
-            builder.cbranch(builder.icmp_signed("<", first, end), loop, after)
-
-            builder.position_at_end(loop)
-            edge = builder.phi(SIZE)
-            edge.add_incoming(first, before)
-            sums = [builder.phi(vector) for _ in range(n_vectors)]
-            later = builder.add(edge, constant(AHEAD))
-            later = builder.select(builder.icmp_signed("<", later, last), later, last)
-            code.fetch(
-                builder.bitcast(row(source(later)), BYTES), max(n_vectors * lanes * 4 // LINE_BYTES, 1)
-            )
-            here = source(edge)
-            values, start, new = [], row(here), []
-            for part in range(n_vectors):
-                values.append(code.load(start, constant(part * lanes), vector))
-            if weighing == "none":
-                new = [builder.fadd(total, value) for total, value in zip(sums, values, strict=True)]
-            else:
-                place = edge if weighing == "edge" else here
-                weight = code.repeated(builder.load(builder.gep(weights, [place])), vector)
-                new = [code.plus_product(t, weight, value) for t, value in zip(sums, values, strict=True)]
-            following = builder.add(edge, constant(1))
-            edge.add_incoming(following, loop)
-            for total, sum_so_far in zip(sums, new, strict=True):
-                total.add_incoming(zero, before)
-                total.add_incoming(sum_so_far, loop)
-            builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
-
-            builder.position_at_end(after)
-            for part, sum_so_far in enumerate(new):
-                total = builder.phi(vector)
-                total.add_incoming(zero, before)
-                total.add_incoming(sum_so_far, loop)
-                new[part] = total
-            for part, total in enumerate(new):
-                code.store(total, target, builder.add(column, constant(part * lanes)))
-            return context.get_dummy_value()
-
-        return types.void(table, column, sources, factors, first, end, out), generate
-
-    return add_rows
 
 
 def small_product(adds: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Sums of rows in registers against dense products, for widths that fit the registers and for all others."""
+"""Sums of rows against dense products, for widths that fit the processor's vectors and for all others."""
 
 from __future__ import annotations
 
