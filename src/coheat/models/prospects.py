@@ -79,7 +79,9 @@ def grown(points: Numbers, wanted: Numbers, weights: Numbers) -> Forest:
     total = weights.sum()
     mean = float(weights @ wanted / total) if total > 0 else 0.0
     borders = [_borders(column, weights) for column in points.T]
-    codes = [np.searchsorted(border, column) for border, column in zip(borders, points.T, strict=True)]
+    codes = np.stack(
+        [np.searchsorted(border, column) for border, column in zip(borders, points.T, strict=True)]
+    )
     asked = np.zeros((TREES, DEPTH), dtype=np.int64)
     thresholds = np.full((TREES, DEPTH), np.finfo(np.float64).max)
     values = np.zeros((TREES, 1 << DEPTH))
@@ -87,7 +89,7 @@ def grown(points: Numbers, wanted: Numbers, weights: Numbers) -> Forest:
     for tree in range(TREES):
         leaf = np.zeros(len(points), dtype=np.int64)
         for level in range(DEPTH):
-            feature, place = _best_question(codes, borders, leaf, 1 << level, weights * left, weights)
+            feature, place = _best_question(codes, leaf, 1 << level, weights * left, weights)
             leaf *= 2
             if place >= 0:
                 asked[tree, level], thresholds[tree, level] = feature, borders[feature][place]
@@ -112,22 +114,18 @@ def _borders(column: Numbers, weights: Numbers) -> Numbers:
 
 
 def _best_question(
-    codes: list[Codes], borders: list[Numbers], leaf: Codes, n_leaves: int, left: Numbers, weights: Numbers
+    codes: Codes, leaf: Codes, n_leaves: int, left: Numbers, weights: Numbers
 ) -> tuple[int, int]:
-    """Which feature and border explain most of what is `left`, asked in all leaves alike; -1: none does."""
-    best, found = 0.0, (0, -1)
-    for feature, (code, border) in enumerate(zip(codes, borders, strict=True)):
-        if not len(border):
-            continue
-        shape = n_leaves, len(border) + 1
-        cells = leaf * shape[1] + code
-        sums, counted = (
-            np.bincount(cells, each, shape[0] * shape[1]).reshape(shape).cumsum(axis=1)
-            for each in (left, weights)
-        )
-        above, counted_above = sums[:, -1:] - sums, counted[:, -1:] - counted
-        gains = (sums**2 / (counted + RIDGE) + above**2 / (counted_above + RIDGE)).sum(axis=0)[:-1]
-        place = int(gains.argmax())
-        if gains[place] > best * (1 + 1e-12):
-            best, found = float(gains[place]), (feature, place)
-    return found
+    """Which feature and border explain most of what is `left`, asked in all leaves alike; -1: none does.
+
+    `codes` (n_features, n) count the borders of each feature that a bundle is above."""
+    shape = len(codes), n_leaves, BINS
+    cells = (codes + BINS * (leaf + n_leaves * np.arange(len(codes))[:, None])).ravel()
+    sums, counted = (
+        np.bincount(cells, np.tile(each, len(codes)), np.prod(shape)).reshape(shape).cumsum(axis=2)
+        for each in (left, weights)
+    )
+    above, counted_above = sums[:, :, -1:] - sums, counted[:, :, -1:] - counted
+    gains = (sums**2 / (counted + RIDGE) + above**2 / (counted_above + RIDGE)).sum(axis=1)[:, :-1]
+    feature, place = divmod(int(gains.argmax()), BINS - 1)
+    return (feature, place) if gains[feature, place] > 0 else (0, -1)
