@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,10 +32,13 @@ PERSON = "Ada 1"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    place = tmp_path_factory.mktemp("named")
-    run = train_named_shop(place, epochs=2, choose="fixed")
-    with serving(run, place / "state") as served:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_named_shop(tmp_path_factory.mktemp("named"), epochs=2, choose="fixed")
+
+
+@pytest.fixture(scope="module")
+def service(run: Path) -> Iterator[Served]:
+    with serving(run, run.parent / "state") as served:
         yield served
 
 
@@ -124,22 +128,41 @@ def test_a_bundle_is_found_by_its_title_and_has_a_page(page: Page, service: Serv
     page.wait_for_text("#bundle-name-shown", "Tomato summer")
     bundle = str(page.one(".bundle-page").get_attribute("data-bundle"))
     known: Any = service.ask(f"/v1/bundles/{bundle}")
-    stands: Any = service.ask(f"/v1/bundles/{bundle}/standing")
     titles: Any = service.post("/v1/descriptions", {"item_ids": known["item_ids"]})
     assert page.texts("#bundle-items .chip") == [titles["items"][item]["title"] for item in known["item_ids"]]
-    assert page.texts("#takers a") == stands["takers"]
-    script = "return [...document.querySelectorAll('.dot')].map(d => [d.dataset.taken, d.dataset.lists])"
-    drawn = [[int(number) for number in pair] for pair in page.browser.execute_script(script)]
-    assert drawn == [[step["taken"], step["in_lists"]] for step in stands["steps"]]
-    now = page.one(".dot.now")
-    assert int(str(now.get_attribute("data-taken"))) == known["popularity"] == stands["popularity"]
-    assert f"{stands['in_lists']} list" in page.texts("#standing")[0]
 
     # Those that are alike are links to their own pages.
     first = page.one(".rows a[href^='#/bundles/']")
     wanted = first.text
     first.click()
     page.wait_for_text("#bundle-name-shown", re.escape(wanted))
+
+
+def test_the_page_of_a_bundle_says_how_it_stands_and_what_would_lift_it(page: Page, service: Served) -> None:
+    names = [f"B-{number:04d}" for number in range(48)]
+    standing: dict[str, Any] = {name: service.ask(f"/v1/bundles/{name}/standing") for name in names}
+
+    def said(of: Callable[[Any], bool]) -> str:
+        name = next(name for name, found in standing.items() if of(found))
+        page.open(f"#/bundles/{name}")
+        page.until(lambda: page.all(f".bundle-page[data-bundle='{name}']"), "the page")
+        stands, text = standing[name], page.texts("#standing")[0]
+        assert f" {stands['in_lists']} list" in text
+        assert page.texts("#takers a") == stands["takers"]
+        return name
+
+    name = said(lambda found: found["rises_at"] is not None)
+    stands = standing[name]
+    assert f"With {stands['rises_at']} taker" in page.texts("#standing")[0]
+    script = "return [...document.querySelectorAll('.dot')].map(d => [d.dataset.taken, d.dataset.lists])"
+    drawn = [[int(number) for number in pair] for pair in page.browser.execute_script(script)]
+    assert drawn == [[step["taken"], step["in_lists"]] for step in stands["steps"]]
+    now = page.one(".dot.now")
+    assert int(str(now.get_attribute("data-taken"))) == stands["popularity"]
+
+    # What stands everywhere was said not to be weighed by its takers at all.
+    said(lambda found: found["in_lists"] == found["sampled_users"])
+    assert "nowhere to rise" in page.texts("#standing")[0]
 
 
 def test_the_audience_is_downloaded_as_csv(page: Page, service: Served, tmp_path: Path) -> None:
@@ -193,6 +216,66 @@ def test_rows_recorded_at_once_are_told_by_number(page: Page, service: Served) -
     page.open("#/happened")
     page.wait_for_text(".event", "3 interactions were recorded.")
     assert not any("rows" in text for text in page.texts(".event a"))
+
+
+def test_what_was_said_of_an_item_is_told_by_its_title(page: Page, service: Served) -> None:
+    """It was told of the item "undefined", and the log had the item's id in the place of a bundle's."""
+    known: Any = service.ask("/v1/bundles/B-0003")
+    item = known["item_ids"][0]
+    said: Any = service.post(f"/v1/items/{item}", {"brand": "Alpine"}, "PATCH")
+    page.open("#/happened")
+    page.wait_for_text(".event", f"Columns of the item {said['columns']['title']} were set.")
+    told: Any = service.ask("/v1/happened?limit=1")
+    assert told["events"][0]["kind"] == "columns of item"
+    assert told["events"][0]["item_id"] == item
+    assert "bundle_id" not in told["events"][0]
+
+
+def test_a_bundle_that_is_expected_to_be_popular_says_so(page: Page, service: Served) -> None:
+    """Where that is most of a score, no item inside is given as the reason."""
+    last: Any = service.ask(f"/v1/recommendations/{quote(PERSON)}?k=50")
+    unlike: Any = service.ask(f"/v1/bundles/{last['recommendations'][-1]['bundle_id']}")
+    service.post("/v1/bundles", {"bundle_id": "unlike", "item_ids": unlike["item_ids"]})
+    try:
+        page.show_list_of(PERSON)
+        Select(page.one("#list-length")).select_by_visible_text("50")
+        page.until(lambda: len(page.all("#list .card")) > 20, "the long list")
+        page.wait_for_list()
+        names = [str(card.get_attribute("data-bundle")) for card in page.all("#list .card")]
+        reasons = dict(zip(names, page.texts("#list .reason"), strict=True))
+        for bundle, reason in reasons.items():
+            why: Any = service.ask(f"/v1/explanations?user_id={quote(PERSON)}&bundle_id={bundle}")
+            term = next(term for term in why["terms"] if term["name"] == "prospects")
+            takers = round(math.expm1(term["share"] / term["weight"]))
+            rest = why["items"] - term["share"]
+            is_most = takers >= 1 and term["share"] > max(why["history"], rest, 0)
+            sentence = f"Going by its size and its items, about {takers} people can be expected to take it."
+            assert (sentence in reason) == is_most, (bundle, reason, why)
+            assert not (rest <= 0 and "Inside" in reason), (bundle, reason, why)
+        assert "can be expected to take it" in reasons["unlike"]
+        assert "can be expected to take it" not in reasons[names[0]]
+    finally:
+        service.post("/v1/bundles/unlike", {"available": False}, "PATCH")
+
+
+def test_models_side_by_side_fit_on_a_phone(run: Path, tmp_path: Path) -> None:
+    """In German the table was wider than the screen, and the page with it."""
+    runs = ["--run", f"a={run}", "--run", f"b={run}", "--share", "a=0.9"]
+    with serving(runs, tmp_path / "state") as served, browsing(language="de-DE") as browser:
+        set_screen(browser, 390, 844)
+        users: Any = served.ask("/v1/users?limit=40")
+        for user in users["users"]:
+            found: Any = served.ask(f"/v1/recommendations/{quote(user['user_id'])}?k=1")
+            about = {"user_id": user["user_id"], "recommendation_id": found["recommendation_id"]}
+            served.post(
+                "/v1/interactions",
+                about | {"bundle_id": found["recommendations"][0]["bundle_id"], "kind": "shown"},
+            )
+        page = Page(browser, served.url)
+        page.open("#/happened")
+        page.until(lambda: page.all(".sides td"), "the table")
+        assert page.texts(".sides tbody td:nth-child(-n+2)") == ["a", "90\u00a0%", "b", "10\u00a0%"]
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
 
 
 def test_the_default_model_says_what_its_scores_are_made_of(page: Page, service: Served) -> None:
