@@ -26,7 +26,16 @@ from coheat.recommender.answers import (
     SimilarBundle,
 )
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.checks import check_id, check_ids, check_k, item_rows
+from coheat.recommender.checks import (
+    by_user,
+    check_id,
+    check_ids,
+    check_k,
+    check_no_text,
+    described,
+    item_rows,
+    keyed,
+)
 from coheat.recommender.choosing import Candidates, Choice, Chosen, choose, moment_of
 from coheat.recommender.described import note_described
 from coheat.recommender.explaining import explanation
@@ -77,7 +86,7 @@ class Recommender(Shop):
         catalogue, contents = self._catalogue, self._contents
         n_trained = catalogue.n_trained
 
-        def described(rows: Iterable[int]) -> dict[str, list[str]]:
+        def items_of(rows: Iterable[int]) -> dict[str, list[str]]:
             return {
                 catalogue.ids[row]: list(one.item_ids)
                 if (one := catalogue.strangers.get(row))
@@ -88,8 +97,8 @@ class Recommender(Shop):
 
         changes = Changes(
             removed=[catalogue.ids[row] for row in np.flatnonzero(~catalogue.alive[:n_trained])],
-            added=described(range(n_trained, len(catalogue))),
-            replaced=described(row for row in catalogue.contents if row < n_trained),
+            added=items_of(range(n_trained, len(catalogue))),
+            replaced=items_of(row for row in catalogue.contents if row < n_trained),
             recorded=[(user, name) for name, users in self._taken.by_bundle.items() for user in users],
             described={kind: dict(values) for kind, values in self._described.items() if values},
         )
@@ -146,11 +155,11 @@ class Recommender(Shop):
             k,
             chosen,
             exclude_seen,
-            items or {},
-            bundles or {},
+            by_user(items, "items"),
+            by_user(bundles, "bundles"),
             fields,
             arrangement(rules, moment.catalogue, chosen.allowed, k),
-            shown or {},
+            by_user(shown, "shown"),
         )
         return listing.recommend(moment, asked)
 
@@ -181,7 +190,7 @@ class Recommender(Shop):
             exclude_seen,
             fields=fields,
             arrangement=arrangement(rules, moment.catalogue, chosen.allowed, k),
-            shown=shown or {},
+            shown=by_user(shown, "shown"),
         )
         return listing.Lists(moment, asked, part_size)
 
@@ -273,6 +282,8 @@ class Recommender(Shop):
         """
         if isinstance(fields, str):
             raise ConfigError("fields takes a list of columns")
+        check_no_text(items, "items")
+        check_no_text(bundles, "bundles")
         return explanation(self._moment(), user, bundle, items, bundles, fields)
 
     # Changes. Each builds the next catalogue and puts it in place.
@@ -291,7 +302,7 @@ class Recommender(Shop):
         """
         with self._lock:
             added, items = self._checked(bundles, self._check_free)
-            for name in columns or {}:
+            for name in described(columns or {}, "columns"):
                 if name not in bundles:
                     raise ConfigError(f"columns names {shortened(name)}, which is not among the bundles")
             if items:
@@ -478,7 +489,7 @@ class Recommender(Shop):
         """Ids and item rows of bundles to add or replace; raises before anything is changed."""
         left_out: dict[str, list[str]] = {}
         rows = []
-        for name, items in bundles.items():
+        for name, items in keyed(bundles, "bundles", '{"picnic": ["cup", "rug"]}').items():
             self._served.check_places()
             check_name(check_id(name, "bundle"))
             rows.append(item_rows(self._items, name, items, left_out))

@@ -12,7 +12,7 @@ from coheat.attributes import Value
 from coheat.ids import unknown
 from coheat.recommender.answers import BundleInfo, SearchResult, UserInfo
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.checks import check_ids
+from coheat.recommender.checks import check_ids, described
 from coheat.recommender.choosing import moment_of
 from coheat.recommender.described import note_described
 from coheat.recommender.searching import search
@@ -31,6 +31,11 @@ class Shop:
         self._lock = threading.Lock()
         self._catalogue = Catalogue.of_training(contents)
         self._described: dict[str, dict[str, dict[str, Value]]] = {"bundle": {}, "item": {}}
+
+    def __repr__(self) -> str:
+        users, items = len(self._users), len(self._items)
+        counts = f"{users:,} users, {self.n_bundles:,} bundles, {items:,} items"
+        return f"Recommender({self.description.model}: {counts})"
 
     @property
     def description(self) -> Description:
@@ -154,14 +159,14 @@ class Shop:
         stays, whatever is said of it. Where one value does not fit or an id is unknown, nothing is changed.
         """
         with self._lock:
-            self._catalogue = self._catalogue.with_bundles_described(bundles)
+            self._catalogue = self._catalogue.with_bundles_described(described(bundles, "bundles"))
             note_described(self._described["bundle"], bundles)
 
     def describe_items(self, items: Mapping[str, Mapping[str, Value]]) -> None:
         """Set columns of items, as `describe_bundles` does; bundles without a category or title of their own
         follow."""
         with self._lock:
-            rows = {item: self._items.index.get(item) for item in items}
+            rows = {item: self._items.index.get(item) for item in described(items, "items")}
             for item, row in rows.items():
                 if row is None:
                     raise unknown(item, "item", self._items.ids)

@@ -50,19 +50,16 @@ function byHistory(why) {
   return t("reason.alsoTook", { bundles: listed(own) });
 }
 
-/** What is foretold of a bundle of this kind: the log of its takers, times a weight. It is the same for everybody. */
+/** What is foretold of a bundle of this size and these items, compared with the usual one; the same for everybody. */
 function foretold(why) {
-  return why.terms.find((term) => term.name === "prospects") ?? { share: 0, weight: 1 };
+  return why.terms.find((term) => term.name === "prospects") ?? { share: 0, weight: 0 };
 }
 
-/** Said where it is most of what speaks for the bundle. */
+/** Said where that speaks for the bundle, and more than anything else. */
 function byKind(why) {
   const { share, weight } = foretold(why);
-  const takers = Math.round(Math.expm1(share / weight));
-  if (takers < 1 || share <= Math.max(why.history, why.items - share, 0)) {
-    return "";
-  }
-  return t("reason.prospects", { people: t("count.people", { count: takers }) });
+  const isMost = weight > 0 && share > Math.max(why.history, why.items - share, 0);
+  return isMost ? t("reason.prospects") : "";
 }
 
 function byItems(why) {
