@@ -47,27 +47,23 @@ def check_no_text(ids: object, what: str) -> None:
         raise ConfigError(f'{what} takes a list of ids, such as ["cup"], not {shortened(str(ids))}')
 
 
-def by_user(given: Mapping[str, Sequence[str]] | None, what: str) -> Mapping[str, Sequence[str]]:
-    """Lists of ids by user id; none given are none."""
-    if given is None:
-        return {}
-    for user, ids in keyed(given, what, '{"ada": ["cup"]}').items():
+def check_by_user(given: Mapping[str, Sequence[str]] | None, what: str) -> None:
+    """Lists of ids by user id, if there are any."""
+    for user, ids in keyed(given or {}, what, '{"ada": ["cup"]}').items():
         check_no_text(ids, f"{what} of {shortened(str(user))}")
-    return given
 
 
 def keyed(given: Mapping[str, Given], what: str, example: str) -> Mapping[str, Given]:
-    """What is said of ids, by id."""
+    """Something by id, as it was given."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{what} is a mapping, such as {example}, not {shortened(str(given))}")
     return given
 
 
-def described(given: Mapping[str, Mapping[str, Given]], what: str) -> Mapping[str, Mapping[str, Given]]:
+def check_columns(given: Mapping[str, Mapping[str, Given]], what: str) -> None:
     """Columns by id."""
     for name, columns in keyed(given, what, '{"picnic": {"price": 30}}').items():
         keyed(columns, f"what is said of {shortened(str(name))}", '{"price": 30}')
-    return given
 
 
 def item_rows(

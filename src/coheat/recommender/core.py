@@ -27,12 +27,12 @@ from coheat.recommender.answers import (
 )
 from coheat.recommender.catalogue import Catalogue
 from coheat.recommender.checks import (
-    by_user,
+    check_by_user,
+    check_columns,
     check_id,
     check_ids,
     check_k,
     check_no_text,
-    described,
     item_rows,
     keyed,
 )
@@ -86,7 +86,7 @@ class Recommender(Shop):
         catalogue, contents = self._catalogue, self._contents
         n_trained = catalogue.n_trained
 
-        def items_of(rows: Iterable[int]) -> dict[str, list[str]]:
+        def described(rows: Iterable[int]) -> dict[str, list[str]]:
             return {
                 catalogue.ids[row]: list(one.item_ids)
                 if (one := catalogue.strangers.get(row))
@@ -97,8 +97,8 @@ class Recommender(Shop):
 
         changes = Changes(
             removed=[catalogue.ids[row] for row in np.flatnonzero(~catalogue.alive[:n_trained])],
-            added=items_of(range(n_trained, len(catalogue))),
-            replaced=items_of(row for row in catalogue.contents if row < n_trained),
+            added=described(range(n_trained, len(catalogue))),
+            replaced=described(row for row in catalogue.contents if row < n_trained),
             recorded=[(user, name) for name, users in self._taken.by_bundle.items() for user in users],
             described={kind: dict(values) for kind, values in self._described.items() if values},
         )
@@ -144,6 +144,8 @@ class Recommender(Shop):
         1 / rank. `sources` of the answer says which it was.
         """
         check_k(k)
+        for what, given in (("items", items), ("bundles", bundles), ("shown", shown)):
+            check_by_user(given, what)
         names = check_ids(
             users, "users", "recommend takes a list of user ids; for one user: recommend([user])"
         )
@@ -155,11 +157,11 @@ class Recommender(Shop):
             k,
             chosen,
             exclude_seen,
-            by_user(items, "items"),
-            by_user(bundles, "bundles"),
+            items or {},
+            bundles or {},
             fields,
             arrangement(rules, moment.catalogue, chosen.allowed, k),
-            by_user(shown, "shown"),
+            shown or {},
         )
         return listing.recommend(moment, asked)
 
@@ -180,6 +182,7 @@ class Recommender(Shop):
     ) -> listing.Lists:
         """Lists for everybody, to be computed part by part; all of them as of this moment."""
         check_k(k)
+        check_by_user(shown, "shown")
         moment = self._moment()
         choice = Choice(candidates, exclude, where, only_on_offer, now)
         chosen = self._chosen(moment.catalogue, choice, fields)
@@ -190,7 +193,7 @@ class Recommender(Shop):
             exclude_seen,
             fields=fields,
             arrangement=arrangement(rules, moment.catalogue, chosen.allowed, k),
-            shown=by_user(shown, "shown"),
+            shown=shown or {},
         )
         return listing.Lists(moment, asked, part_size)
 
@@ -300,9 +303,10 @@ class Recommender(Shop):
         average one of its category, or else of the catalogue: with the most frequent items there, as many as
         such a bundle has. `placed_by` of the answer, and a note with each list it is in, say so.
         """
+        check_columns(columns or {}, "columns")
         with self._lock:
             added, items = self._checked(bundles, self._check_free)
-            for name in described(columns or {}, "columns"):
+            for name in columns or {}:
                 if name not in bundles:
                     raise ConfigError(f"columns names {shortened(name)}, which is not among the bundles")
             if items:

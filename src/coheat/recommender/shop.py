@@ -12,7 +12,7 @@ from coheat.attributes import Value
 from coheat.ids import unknown
 from coheat.recommender.answers import BundleInfo, SearchResult, UserInfo
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.checks import check_ids, described
+from coheat.recommender.checks import check_columns, check_ids
 from coheat.recommender.choosing import moment_of
 from coheat.recommender.described import note_described
 from coheat.recommender.searching import search
@@ -158,15 +158,17 @@ class Shop:
         launched and ends is a text, number or truth as its first value is. What was recorded of a bundle
         stays, whatever is said of it. Where one value does not fit or an id is unknown, nothing is changed.
         """
+        check_columns(bundles, "bundles")
         with self._lock:
-            self._catalogue = self._catalogue.with_bundles_described(described(bundles, "bundles"))
+            self._catalogue = self._catalogue.with_bundles_described(bundles)
             note_described(self._described["bundle"], bundles)
 
     def describe_items(self, items: Mapping[str, Mapping[str, Value]]) -> None:
         """Set columns of items, as `describe_bundles` does; bundles without a category or title of their own
         follow."""
+        check_columns(items, "items")
         with self._lock:
-            rows = {item: self._items.index.get(item) for item in described(items, "items")}
+            rows = {item: self._items.index.get(item) for item in items}
             for item, row in rows.items():
                 if row is None:
                     raise unknown(item, "item", self._items.ids)
