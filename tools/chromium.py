@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +87,15 @@ class Served:
 
 
 @contextmanager
-def serving(run: Path, state: Path) -> Iterator[Served]:
-    """A service of the run on a free port, once it is ready; ended in good order afterwards."""
+def serving(run: Path | Sequence[str], state: Path) -> Iterator[Served]:
+    """A service of a run (or of several, as options) on a free port, once it is ready; ended in good order
+    afterwards."""
     coheat = Path(sys.executable).with_name("coheat")
+    runs = [str(run)] if isinstance(run, Path) else run
     state.mkdir(parents=True, exist_ok=True)
     with (state / "service.log").open("w") as log:
         process = subprocess.Popen(
-            [coheat, "serve", run, "--port", "0", "--json", "--state", state],
+            [coheat, "serve", *runs, "--port", "0", "--json", "--state", state],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -210,13 +210,17 @@ def save_artifact(
     state: Mapping[str, Tensor] | None = None,
     changes: Changes | None = None,
 ) -> Artifact:
-    """Write the artifact of a trained model; one that is already there is replaced.
+    """Write the artifact of a trained model; one that is already there is replaced, and nothing else.
 
     `state` are the model's own tensors, for whoever trains on.
     """
     import pyarrow
     from pyarrow import parquet
 
+    is_file = directory.exists() and not directory.is_dir()
+    is_model = (directory / "artifact.json").exists()
+    if is_file or (directory.is_dir() and any(directory.iterdir()) and not is_model):
+        raise ArtifactError(f"{directory}: holds something else than a model; choose another place")
     with replacing_directory(directory) as partial:
         arrays = contents.served.arrays()
         write_arrays(partial / "served.safetensors", arrays)

@@ -135,7 +135,7 @@ TABLE = Attributes(
         ({"title": {"in": ["a"] * 10_001}}, "takes at most 10,000 values"),
         ({"title": {"is": None}}, "ask for what is not known with missing"),
         (["price"], "where is an object with a condition for each column"),
-        ({"price": {"is": float("nan")}}, "'nan' is not"),
+        ({"price": {"is": float("nan")}}, "; nan is not"),
     ],
 )  # fmt: skip
 def test_what_is_no_filter_is_refused_in_a_sentence(where: Any, said: str) -> None:

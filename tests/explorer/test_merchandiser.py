@@ -31,10 +31,13 @@ PERSON = "Ada 1"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    place = tmp_path_factory.mktemp("named")
-    run = train_named_shop(place, epochs=2, choose="fixed")
-    with serving(run, place / "state") as served:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_named_shop(tmp_path_factory.mktemp("named"), epochs=2, choose="fixed")
+
+
+@pytest.fixture(scope="module")
+def service(run: Path) -> Iterator[Served]:
+    with serving(run, run.parent / "state") as served:
         yield served
 
 
@@ -124,23 +127,40 @@ def test_a_bundle_is_found_by_its_title_and_has_a_page(page: Page, service: Serv
     page.wait_for_text("#bundle-name-shown", "Tomato summer")
     bundle = str(page.one(".bundle-page").get_attribute("data-bundle"))
     known: Any = service.ask(f"/v1/bundles/{bundle}")
-    stands: Any = service.ask(f"/v1/bundles/{bundle}/standing")
     titles: Any = service.post("/v1/descriptions", {"item_ids": known["item_ids"]})
     assert page.texts("#bundle-items .chip") == [titles["items"][item]["title"] for item in known["item_ids"]]
-    assert page.texts("#takers a") == stands["takers"]
-    page.until(lambda: page.all(".dot"), "the curve")
-    script = "return [...document.querySelectorAll('.dot')].map(d => [d.dataset.taken, d.dataset.lists])"
-    drawn = [[int(number) for number in pair] for pair in page.browser.execute_script(script)]
-    assert drawn == [[step["taken"], step["in_lists"]] for step in stands["steps"]]
-    now = page.one(".dot.now")
-    assert int(str(now.get_attribute("data-taken"))) == known["popularity"] == stands["popularity"]
-    assert f"{stands['in_lists']} list" in page.texts("#standing")[0]
 
     # Those that are alike are links to their own pages.
     first = page.one(".rows a[href^='#/bundles/']")
     wanted = first.text
     first.click()
     page.wait_for_text("#bundle-name-shown", re.escape(wanted))
+
+
+def test_the_page_of_a_bundle_says_how_it_stands_and_what_would_lift_it(page: Page, service: Served) -> None:
+    names = [f"B-{number:04d}" for number in range(48)]
+    standing: dict[str, Any] = {name: service.ask(f"/v1/bundles/{name}/standing") for name in names}
+    name, stands = next((name, one) for name, one in standing.items() if one["rises_at"] is not None)
+    page.open(f"#/bundles/{name}")
+    page.until(lambda: page.all(".dot"), "the curve")
+    assert f" {stands['in_lists']} list" in page.texts("#standing")[0]
+    assert f"With {stands['rises_at']} taker" in page.texts("#standing")[0]
+    assert page.texts("#takers a") == stands["takers"]
+    script = "return [...document.querySelectorAll('.dot')].map(d => [d.dataset.taken, d.dataset.lists])"
+    drawn = [[int(number) for number in pair] for pair in page.browser.execute_script(script)]
+    assert drawn == [[step["taken"], step["in_lists"]] for step in stands["steps"]]
+    now = page.one(".dot.now")
+    assert int(str(now.get_attribute("data-taken"))) == stands["popularity"]
+
+    # Of what stands in all lists it was said that its takers do not count at all.
+    try:
+        for other in names[20:]:
+            service.post(f"/v1/bundles/{other}", {"available": False}, "PATCH")
+        page.open(f"#/bundles/{names[0]}")
+        page.wait_for_text("#standing", "nowhere to rise")
+    finally:
+        for other in names[20:]:
+            service.post(f"/v1/bundles/{other}", {"available": None}, "PATCH")
 
 
 def test_the_audience_is_downloaded_as_csv(page: Page, service: Served, tmp_path: Path) -> None:
@@ -194,6 +214,73 @@ def test_rows_recorded_at_once_are_told_by_number(page: Page, service: Served) -
     page.open("#/happened")
     page.wait_for_text(".event", "3 interactions were recorded.")
     assert not any("rows" in text for text in page.texts(".event a"))
+
+
+def test_what_was_said_of_an_item_is_told_by_its_title(page: Page, service: Served) -> None:
+    """It was told of the item "undefined", and the log had the item's id in the place of a bundle's."""
+    known: Any = service.ask("/v1/bundles/B-0003")
+    item = known["item_ids"][0]
+    said: Any = service.post(f"/v1/items/{item}", {"brand": "Alpine"}, "PATCH")
+    page.open("#/happened")
+    page.wait_for_text(".event", f"Columns of the item {said['columns']['title']} were set.")
+    told: Any = service.ask("/v1/happened?limit=1")
+    assert told["events"][0]["kind"] == "columns of item"
+    assert told["events"][0]["item_id"] == item
+    assert "bundle_id" not in told["events"][0]
+
+
+@pytest.mark.parametrize(
+    ("history", "of_items", "share", "weight", "says", "names_items"),
+    [
+        (0.1, 0.2, 0.9, 0.5, True, True),
+        (0.1, -0.2, 0.9, 0.5, True, False),  # "Inside, lamp fits best" would be untrue
+        (0.1, 1.0, 0.9, 0.5, False, True),
+        (1.0, 0.2, 0.9, 0.5, False, True),
+        (-0.1, -0.2, -0.1, 0.5, False, False),
+        (0.1, 0.2, 0.9, -0.5, False, True),  # less than the usual, of an old bundle
+    ],
+)
+def test_a_bundle_that_is_expected_to_be_popular_says_so(
+    page: Page, history: float, of_items: float, share: float, weight: float, says: bool, names_items: bool
+) -> None:
+    """Where that is most of a score, no item inside is given as the only reason."""
+    page.open()
+    page.until(lambda: page.all("#people-title"), "the page")
+    terms = [
+        {"name": "history", "about": "history", "weight": 1, "share": history},
+        {"name": "affiliation", "about": "items", "weight": 1, "share": of_items},
+        {"name": "prospects", "about": "items", "weight": weight, "share": share},
+    ]
+    why = {
+        "history": history, "items": of_items + share, "youth": 0, "history_weight": None, "terms": terms,
+        "bundle_items": [{"item_id": "lamp", "share": 1}], "user_items": [], "user_bundles": [],
+    }  # fmt: skip
+    script = """const [why, done] = arguments, contents = {popularity: 3, is_new: false};
+        import("/reasons.js").then((m) => done(m.reason(why, contents)), (e) => done(String(e)))"""
+    said = page.browser.execute_async_script(script, why)
+    assert said.startswith("Taken 3 times")
+    assert ("are taken more often than others" in said) == says, said
+    assert ("lamp" in said) == names_items, said
+
+
+def test_models_side_by_side_fit_on_a_phone(run: Path, tmp_path: Path) -> None:
+    """In German the table was wider than the screen, and the page with it."""
+    runs = ["--run", f"a={run}", "--run", f"b={run}", "--share", "a=0.9"]
+    with serving(runs, tmp_path / "state") as served, browsing(language="de-DE") as browser:
+        set_screen(browser, 390, 844)
+        users: Any = served.ask("/v1/users?limit=40")
+        for user in users["users"]:
+            found: Any = served.ask(f"/v1/recommendations/{quote(user['user_id'])}?k=1")
+            about = {"user_id": user["user_id"], "recommendation_id": found["recommendation_id"]}
+            served.post(
+                "/v1/interactions",
+                about | {"bundle_id": found["recommendations"][0]["bundle_id"], "kind": "shown"},
+            )
+        page = Page(browser, served.url)
+        page.open("#/happened")
+        page.until(lambda: page.all(".sides td"), "the table")
+        assert page.texts(".sides tbody td:nth-child(-n+2)") == ["a", "90\u00a0%", "b", "10\u00a0%"]
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
 
 
 def test_the_default_model_says_what_its_scores_are_made_of(page: Page, service: Served) -> None:
@@ -264,6 +351,8 @@ def test_the_language_is_that_of_the_browser(service: Served) -> None:
             page.until(lambda: not page.all(".skeleton, [aria-busy]"), "all of it")
             time.sleep(0.3)
             text = browser.find_element(By.TAG_NAME, "main").text
+            for title in page.texts("main a"):  # what bundles are called is the shop's business
+                text = text.replace(title, "")
             assert not re.search(r"\b(the|bundles|taken|people|would)\b", text), text
         assert page.complaints() == []
 

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from by_hand import recommender_of, relations
 
-from coheat.errors import DataError
+from coheat.errors import CoheatError, DataError
 from coheat.recommender import Recommendations, Recommender
 from coheat.served import Block, Served
 
@@ -133,3 +133,44 @@ def test_what_is_no_text_in_the_place_of_an_id_is_refused_by_name(
         with pytest.raises(DataError, match=said):
             ask()
     assert recommender.recommend(HOSTILE, 3).to_arrow() == before
+
+
+@pytest.mark.parametrize("wrong", [17, 1.5, ["b0"], "b0"], ids=repr)
+def test_what_has_the_wrong_shape_is_refused_in_a_sentence(recommender: Recommender, wrong: Any) -> None:
+    """It was an error of Python's; a text in the place of a list was taken apart into letters."""
+    user = HOSTILE[0]
+    asked: list[Callable[[], object]] = [
+        lambda: recommender.recommend([user], items=wrong),
+        lambda: recommender.recommend([user], rules=wrong),
+        lambda: recommender.recommend([user], shown=wrong),
+        lambda: recommender.lists(shown=wrong),
+        lambda: recommender.lists(rules=wrong),
+        lambda: recommender.add_bundles(wrong),
+        lambda: recommender.add_bundles({"new": ["i0"]}, wrong),
+        lambda: recommender.add_bundles({"new": ["i0"]}, {"new": wrong}),
+        lambda: recommender.replace_bundles(wrong),
+        lambda: recommender.describe_bundles(wrong),
+        lambda: recommender.describe_bundles({"b0": wrong}),
+        lambda: recommender.describe_items({"i0": wrong}),
+    ]
+    if not isinstance(wrong, list):
+        asked += [
+            lambda: recommender.recommend(wrong),
+            lambda: recommender.recommend([user], items={user: wrong}),
+            lambda: recommender.recommend([user], bundles={user: wrong}),
+            lambda: recommender.recommend([user], shown={user: wrong}),
+            lambda: recommender.explain(user, "b0", items=wrong),
+            lambda: recommender.add_bundles({"new": wrong}),
+            lambda: recommender.hide_bundles(wrong),
+        ]
+    if not isinstance(wrong, str):
+        asked += [lambda: recommender.search_bundles(wrong), lambda: recommender.search_items(wrong)]
+    before = recommender.recommend(HOSTILE, 3).to_arrow()
+    for ask in asked:
+        with pytest.raises(CoheatError):
+            ask()
+    assert recommender.recommend(HOSTILE, 3).to_arrow() == before
+
+
+def test_a_recommender_says_what_it_is(recommender: Recommender) -> None:
+    assert repr(recommender).endswith(": 4 users, 3 bundles, 1 items)")

@@ -139,7 +139,7 @@ def test_category_and_title_follow_from_items_unless_a_bundle_has_its_own(shop: 
     assert listed(shop, where={"category": {"is": "DRINKS"}}, only_on_offer=False) == ["b0", "b1"]
     shop.add_bundles({"new": ["i2", "i1", "i0"]})
     assert shop.fields_of("new", ["title", "category"]) == {
-        "title": "Cup, Hat and 1 more",
+        "title": "Cup, Hat + 1",
         "category": "CLOTHES",
     }
     shop.replace_bundles({"new": ["i3"], "b2": ["i0"]})

@@ -13,11 +13,12 @@ from test_artifact import save
 from coheat.artifact import load_artifact
 from coheat.contract import small_config
 from coheat.data.split import Split
-from coheat.errors import ConfigError
+from coheat.errors import ArtifactError, ConfigError
 from coheat.models import MODELS
 from coheat.models.base import Progress
 from coheat.recommender import Recommender
 from coheat.rng import Randomness
+from coheat.runs import fit_recommender
 
 NAMES = ("coheat", "crosscbr", "ember", "counting", "popularity")
 
@@ -106,3 +107,23 @@ def test_a_turned_knob_stays_turned(planted: Split, tmp_path: Path) -> None:
     assert scores(Recommender.load(tmp_path / "shop")) == scores(hiding)
     with pytest.raises(ConfigError, match="no knob 'welcom'; it has welcome"):
         Recommender.load(tmp_path / "shop", welcom=1.0)
+
+
+def test_only_a_model_is_replaced(planted: Split, tmp_path: Path) -> None:
+    """Saving into a directory of tables, or over a run, removed all that was there."""
+    recommender = fit_recommender(planted.train, model="counting")
+    tables, run, file = tmp_path / "shop", tmp_path / "run", tmp_path / "notes.txt"
+    tables.mkdir()
+    (tables / "user_bundle.csv").write_text("user_id,bundle_id\n")
+    recommender.save(run / "model")
+    (run / "run.json").write_text("{}")
+    file.write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for place in (tables, run, file):
+        with pytest.raises(ArtifactError, match="something else than a model"):
+            recommender.save(place)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "empty").mkdir()
+    recommender.save(tmp_path / "empty")
+    recommender.save(tmp_path / "empty")
+    assert Recommender.load(tmp_path / "empty").bundle_ids == recommender.bundle_ids

@@ -142,7 +142,10 @@ def test_what_does_not_fit_is_refused_and_nothing_stored(run: Path) -> None:
             ),
         ):
             answer = await client.request(method, path, json=body)
-            assert (answer.status_code, bool(answer.json()["detail"])) == (status, True), (path, body)
+            detail = answer.json()["detail"]
+            assert (answer.status_code, bool(detail)) == (status, True), (path, body)
+            assert "Input should" not in detail  # the words of a program
+            assert detail.count(";") <= 1, detail  # one sentence, not one for each type that it is not
         assert (await client.get("/v1/bundles/bundle-1")).json()["columns"] == {"price": 3}
         assert (await client.get("/v1/bundles/Y")).status_code == 404
         assert [row["columns"] for row in (await client.get("/v1/columns")).json()["columns"]] == [
@@ -262,6 +265,24 @@ def test_a_body_that_is_wrong_is_answered_with_what_would_be_right(run: Path) ->
         assert "each line goes with the header Content-Type: application/x-ndjson" in unnamed.json()["detail"]
         wrong = await client.post("/v1/recommendations", json={"candidates": "some"})
         assert "body.candidates: Input should be 'all' or 'new'" in wrong.json()["detail"]
+        for body, sentence in (
+            ({"where": {"category": "TEA"}}, "where, category: write an operator and a value, for example {"),
+            ({"where": ["TEA"]}, "body.where: write an object, {...}"),
+            ({"fields": "title"}, "body.fields: write a list, [...]"),
+        ):
+            told = await client.post("/v1/recommendations", json={"user_id": "user-1", **body})
+            assert (told.status_code, told.json()["detail"][: len(sentence)]) == (422, sentence)
+        for said, sentence in (
+            (
+                {"colour": {"is": "red"}},
+                "body.colour: a value is a text of at most 10,000 characters, a n",
+            ),
+            ({"item_ids": ["item-1"]}, "body.item_ids: this is not a column; PUT gives a bundle other items"),
+            ({"price": "3"}, "price is a number; '3' is not"),
+            ({"title": 2.5}, "title is a text of at most 10,000 characters; 2.5 is not"),
+        ):
+            told = await client.patch("/v1/bundles/bundle-1", json=said)
+            assert (told.status_code, told.json()["detail"][: len(sentence)]) == (422, sentence)
 
     with_client(run, check)
 

@@ -170,7 +170,8 @@ def fitting(value: object, kind: Kind, name: str) -> str | float | bool | None:
         "truth": "true or false",
         "time": "a time such as 2024-05-31 or 2024-05-31T18:00:00Z, or Unix seconds",
     }[kind]
-    raise ConfigError(f"{name} is {expected}; {shortened(str(value))} is not")
+    shown = shortened(value) if isinstance(value, str) else str(value)[:100]
+    raise ConfigError(f"{name} is {expected}; {shown} is not")
 
 
 def kind_of_value(name: str, value: object) -> Kind:

@@ -59,7 +59,7 @@ def explain(
     had = [(f"item {part.item_id}", part.share) for part in found.user_items]
     had += [(f"bundle {part.bundle_id}{said(part.fields)}", part.share) for part in found.user_bundles]
     had = sorted(had, key=lambda pair: -abs(pair[1]))[:k]
-    show(("what", "share"), [*had, ("the user as such", found.own)], "by what the user has")
+    show(("what", "share"), [*had, ("everything else", found.own)], "by what the user has")
 
 
 def said(fields: Mapping[str, Value] | None) -> str:

@@ -242,9 +242,8 @@ class Explanation:
 
     `history`, `items` and `youth` group the terms by what they are about, and add up to the score; the shares
     of `bundle_items` add up to `items` if the model knows bundles by their items. From the user's side, the
-    shares of `user_items` and `user_bundles` and `own`, what was learned about the user beyond them, add up
-    to the score. `history_weight` is null if it does not depend on evidence. `fields`: the requested columns
-    of the bundle.
+    shares of `user_items` and `user_bundles` and `own`, which is everything else, add up to the score.
+    `history_weight` is null if it does not depend on evidence. `fields`: the requested columns of the bundle.
     """
 
     user_id: str

@@ -26,7 +26,16 @@ from coheat.recommender.answers import (
     SimilarBundle,
 )
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.checks import check_id, check_ids, check_k, item_rows
+from coheat.recommender.checks import (
+    check_by_user,
+    check_columns,
+    check_id,
+    check_ids,
+    check_k,
+    check_no_text,
+    item_rows,
+    keyed,
+)
 from coheat.recommender.choosing import Candidates, Choice, Chosen, choose, moment_of
 from coheat.recommender.described import note_described
 from coheat.recommender.explaining import explanation
@@ -135,6 +144,8 @@ class Recommender(Shop):
         1 / rank. `sources` of the answer says which it was.
         """
         check_k(k)
+        for what, given in (("items", items), ("bundles", bundles), ("shown", shown)):
+            check_by_user(given, what)
         names = check_ids(
             users, "users", "recommend takes a list of user ids; for one user: recommend([user])"
         )
@@ -171,6 +182,7 @@ class Recommender(Shop):
     ) -> listing.Lists:
         """Lists for everybody, to be computed part by part; all of them as of this moment."""
         check_k(k)
+        check_by_user(shown, "shown")
         moment = self._moment()
         choice = Choice(candidates, exclude, where, only_on_offer, now)
         chosen = self._chosen(moment.catalogue, choice, fields)
@@ -273,6 +285,8 @@ class Recommender(Shop):
         """
         if isinstance(fields, str):
             raise ConfigError("fields takes a list of columns")
+        check_no_text(items, "items")
+        check_no_text(bundles, "bundles")
         return explanation(self._moment(), user, bundle, items, bundles, fields)
 
     # Changes. Each builds the next catalogue and puts it in place.
@@ -289,6 +303,7 @@ class Recommender(Shop):
         average one of its category, or else of the catalogue: with the most frequent items there, as many as
         such a bundle has. `placed_by` of the answer, and a note with each list it is in, say so.
         """
+        check_columns(columns or {}, "columns")
         with self._lock:
             added, items = self._checked(bundles, self._check_free)
             for name in columns or {}:
@@ -478,7 +493,7 @@ class Recommender(Shop):
         """Ids and item rows of bundles to add or replace; raises before anything is changed."""
         left_out: dict[str, list[str]] = {}
         rows = []
-        for name, items in bundles.items():
+        for name, items in keyed(bundles, "bundles", '{"picnic": ["cup", "rug"]}').items():
             self._served.check_places()
             check_name(check_id(name, "bundle"))
             rows.append(item_rows(self._items, name, items, left_out))

@@ -176,13 +176,13 @@ def categories(column: Column, owners: Positions, items: Positions) -> dict[int,
 
 
 def titles(column: Column, owners: Positions, items: Positions) -> dict[int, str]:
-    """By owner, a name made of the most frequent titles of its items: "Cups, Tea and 3 more"."""
+    """By owner, a name made of the most frequent titles of its items, in no language: "Cups, Tea + 3"."""
     whose, places = _counted(column, owners, items)
     starts = np.flatnonzero(np.diff(whose, prepend=-1)).tolist()
     found = {}
     for start, end in pairwise([*starts, len(whose)]):
         first = places[start : min(end, start + TITLES)].tolist()
         names = [column.texts[place][:LONGEST_TITLE] for place in first]
-        more = f" and {end - start - TITLES} more" if end - start > TITLES else ""
+        more = f" + {end - start - TITLES}" if end - start > TITLES else ""
         found[int(whose[start])] = ", ".join(names) + more
     return found

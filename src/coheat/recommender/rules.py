@@ -57,6 +57,8 @@ class Rules(Settings):
     @classmethod
     def of(cls, given: Rules | Mapping[str, Any] | None) -> Rules | None:
         """Rules from their JSON form; None if there are none."""
+        if not isinstance(given, Rules | Mapping | None):
+            raise ConfigError(f'rules is a mapping, such as {{"diverse": true}}, not {shortened(str(given))}')
         rules = given if given is None or isinstance(given, Rules) else cls.create(given, "rules")
         if rules is None or rules == cls():
             return None

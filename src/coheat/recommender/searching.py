@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coheat.attributes import Column
+from coheat.errors import ConfigError
+from coheat.ids import shortened
 from coheat.recommender.answers import FoundId, SearchResult
 
 SECONDS = 0.2
@@ -31,6 +33,8 @@ def search(
     First those whose id is the text, then those whose id or title begins with it, then the others; of equals
     in the order of rows.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"search for a text, not {shortened(str(text))}")
     wanted, until, n = text.casefold().strip(), time.monotonic() + seconds, len(there)
     words = wanted.split()
     by_title, complete = np.zeros(n, dtype=np.int8), True

@@ -12,7 +12,7 @@ from coheat.attributes import Value
 from coheat.ids import unknown
 from coheat.recommender.answers import BundleInfo, SearchResult, UserInfo
 from coheat.recommender.catalogue import Catalogue
-from coheat.recommender.checks import check_ids
+from coheat.recommender.checks import check_columns, check_ids
 from coheat.recommender.choosing import moment_of
 from coheat.recommender.described import note_described
 from coheat.recommender.searching import search
@@ -31,6 +31,11 @@ class Shop:
         self._lock = threading.Lock()
         self._catalogue = Catalogue.of_training(contents)
         self._described: dict[str, dict[str, dict[str, Value]]] = {"bundle": {}, "item": {}}
+
+    def __repr__(self) -> str:
+        users, items = len(self._users), len(self._items)
+        counts = f"{users:,} users, {self.n_bundles:,} bundles, {items:,} items"
+        return f"Recommender({self.description.model}: {counts})"
 
     @property
     def description(self) -> Description:
@@ -151,6 +156,7 @@ class Shop:
         launched and ends is a text, number or truth as its first value is. What was recorded of a bundle
         stays, whatever is said of it. Where one value does not fit or an id is unknown, nothing is changed.
         """
+        check_columns(bundles, "bundles")
         with self._lock:
             self._catalogue = self._catalogue.with_bundles_described(bundles)
             note_described(self._described["bundle"], bundles)
@@ -158,6 +164,7 @@ class Shop:
     def describe_items(self, items: Mapping[str, Mapping[str, Value]]) -> None:
         """Set columns of items, as `describe_bundles` does; bundles without a category or title of their own
         follow."""
+        check_columns(items, "items")
         with self._lock:
             by_row = {self._item_row(item): values for item, values in items.items()}
             self._catalogue = self._catalogue.with_items_described(by_row)

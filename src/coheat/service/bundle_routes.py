@@ -25,7 +25,7 @@ from coheat.service.asking import (
     Search,
     answer,
     asked,
-    check_names,
+    check_not_empty,
     columns_asked,
     conditions,
     page_of,
@@ -121,8 +121,6 @@ async def create_bundle(
     """It can be recommended as soon as this is answered. Items the model does not know are reported and
     left out; where it knows none, the bundle is placed like an average one of its category or of the
     catalogue, and `placed_by` says which. An id that is there already is refused: use PUT to replace it."""
-    if bundle.columns:
-        check_names(bundle.columns)
     named = None if idempotency_key is None else _named(idempotency_key, bundle.model_dump_json())
     state = state_of(request)
     return _said(*await state.create_bundle(bundle.bundle_id, bundle.item_ids, named, bundle.columns))
@@ -162,7 +160,7 @@ async def describe_bundle(
     """Columns and their values; null takes one away, columns that are not named stay. With
     `{"available": false}` it leaves the lists, and with true it comes back, and nothing that is known of it
     is lost."""
-    check_names(columns)
+    check_not_empty(columns)
     return _said(await state_of(request).describe_bundle(bundle_id, columns, if_match))
 
 

@@ -135,16 +135,16 @@ async def parts(state: State) -> list[dict[str, Any]]:
             found = await state.ask(lambda model, user=user: _parts(model, user))  # type: ignore[misc]
         except ConfigError:
             return []
-        for bin_, shares in found:
+        for bin_, sizes in found:
             total = sums.setdefault(bin_, [0.0, 0.0, 0.0, 0.0])
-            sums[bin_] = [one + other for one, other in zip(total, [*shares, 1.0], strict=True)]
+            sums[bin_] = [one + other for one, other in zip(total, [*sizes, 1.0], strict=True)]
     return [
         {
             "least": least,
             "most": most,
-            "history": history / places,
-            "items": items / places,
-            "youth": youth / places,
+            "history": history / (history + items + youth),
+            "items": items / (history + items + youth),
+            "youth": youth / (history + items + youth),
             "places": int(places),
         }
         for (least, most), (history, items, youth, places) in sorted(sums.items())
@@ -152,15 +152,15 @@ async def parts(state: State) -> list[dict[str, Any]]:
 
 
 def _parts(recommender: Recommender, user: str) -> list[tuple[tuple[int, int], list[float]]]:
-    """Of a user's list, the bin of each bundle's popularity and the shares of its score."""
+    """Of a user's list, the bin of each bundle's popularity and the sizes of the parts of its score."""
     found = []
     for row in recommender.recommend([user], k=LIST_LENGTH):
         why = recommender.explain(user, row.bundle_id)
         sizes = [abs(why.history), abs(why.items), abs(why.youth)]
-        if total := sum(sizes):
+        if any(sizes):
             popularity = recommender.bundle(row.bundle_id).popularity
             least = 0 if popularity == 0 else 1 << (popularity.bit_length() - 1)
-            found.append(((least, 2 * least - 1 if least else 0), [size / total for size in sizes]))
+            found.append(((least, 2 * least - 1 if least else 0), sizes))
     return found
 
 

@@ -109,8 +109,8 @@ class Turned(BaseModel):
 
 
 class Part(BaseModel):
-    """Of bundles taken at least `least` and at most `most` times: what share of a score is history, items and
-    being new, averaged over places in lists."""
+    """Of bundles taken at least `least` and at most `most` times: what share of their scores is history,
+    items and being new, summed over their places in lists, so that scores near zero count for little."""
 
     least: int
     most: int

@@ -38,6 +38,12 @@ EXPLAINED = {
 
 NOT_AN_OBJECT = ("model_attributes_type", "model_type", "dict_type")
 """What pydantic calls a body that is something else, which one without its header is, too."""
+WANTED = {
+    "dict_type": "write an object, {...}",
+    "list_type": "write a list, [...]",
+    "too_short": "the list is empty",
+}
+"""What pydantic says in the words of Python, in those of JSON."""
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -115,7 +121,8 @@ def _sentence(fault: dict[str, Any], fields: list[str]) -> str:
         return f"body: this is not JSON ({fault['ctx']['error']}, at character {place[-1]})"
     if place == ["body"] and fault["type"] in NOT_AN_OBJECT:
         return "body: send a JSON object, with the header Content-Type: application/json"
-    return f"{'.'.join(place)}: {fault['msg'].removeprefix('Value error, ')}"
+    said = WANTED.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(place)}: {said}"
 
 
 def _fields_of(request: Request) -> list[str]:

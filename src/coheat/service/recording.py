@@ -105,6 +105,11 @@ def about_bundle(bundle_id: str) -> About:
     return {"bundle_id": bundle_id, "key": logs.key_name.get()}
 
 
+def about_item(item_id: str) -> About:
+    """The same of a write to one item."""
+    return {"item_id": item_id, "key": logs.key_name.get()}
+
+
 def about_rows(rows: Sequence[NewInteraction] | Sequence[Withdrawal]) -> About:
     """What the log says of rows; of many, how many they are."""
     if len(rows) == 1:

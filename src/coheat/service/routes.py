@@ -26,7 +26,7 @@ from coheat.service.asking import (
     Search,
     SearchText,
     answer,
-    check_names,
+    check_not_empty,
     columns_asked,
     page_of,
     state_of,
@@ -112,7 +112,7 @@ async def item(request: Request, item_id: PathId) -> Response:
 async def describe_item(request: Request, item_id: PathId, columns: schemas.ColumnValues) -> Response:
     """Columns and their values; null takes one away, columns that are not named stay. Bundles without a
     title or category of their own follow their items."""
-    check_names(columns)
+    check_not_empty(columns)
     await state_of(request).describe_item(item_id, columns)
     return answer(await _described_item(state_of(request), item_id))
 

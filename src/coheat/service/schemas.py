@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from coheat.recommender import BundleInfo, Recorded, SimilarBundle
 from coheat.service import store, times
@@ -27,15 +27,31 @@ MAX_SECONDS = 366 * 86_400.0
 MAX_BODY = 4 << 20
 """Bytes of a request's body."""
 
+
+def a_column(name: str) -> str:
+    """What may be said of a bundle or an item."""
+    if name in ("bundle_id", "item_id", "item_ids"):
+        raise ValueError("this is not a column; PUT gives a bundle other items")
+    return name
+
+
+def a_value(value: object) -> object:
+    """What a column may hold, in one sentence instead of one for each type that it is not."""
+    if isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) <= MAX_TEXT):
+        return value
+    raise ValueError(f"a value is a text of at most {MAX_TEXT:,} characters, a number, true, false or null")
+
+
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 ItemIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_LIST)]
 Ids = Annotated[list[Id], Field(max_length=MAX_LIST)]
 K = Annotated[int, Field(ge=1, le=MAX_K)]
 Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_COLUMN)]], Field(max_length=100)]
-ColumnValue = Annotated[str, Field(max_length=MAX_TEXT)] | bool | float | None
-ColumnValues = Annotated[
-    dict[Annotated[str, Field(min_length=1, max_length=MAX_COLUMN)], ColumnValue], Field(max_length=100)
+ColumnValue = Annotated[
+    Annotated[str, Field(max_length=MAX_TEXT)] | bool | float | None, BeforeValidator(a_value)
 ]
+ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_COLUMN), AfterValidator(a_column)]
+ColumnValues = Annotated[dict[ColumnName, ColumnValue], Field(max_length=100)]
 Candidates = Annotated[list[Id], Field(max_length=MAX_CANDIDATES)]
 Time = Annotated[
     float | str,
@@ -173,7 +189,7 @@ class Question(Input):
     exclude_seen: bool = True
     exclude: Candidates = []
     where: Annotated[
-        dict[str, dict[str, Any]] | None,
+        dict[str, Any] | None,
         Field(description='Conditions by column: {"price": {"at_most": 30}}.'),
     ] = None
     fields: Annotated[Names | None, Field(description="Columns to return with each bundle.")] = None

@@ -30,7 +30,7 @@ from coheat.service.following import Follower, Threads
 from coheat.service.lists import Asker, Lists, UserList, Wanted
 from coheat.service.metrics import Metrics
 from coheat.service.models import Models
-from coheat.service.recording import Waiting, about_bundle, about_rows
+from coheat.service.recording import Waiting, about_bundle, about_item, about_rows
 from coheat.service.results import (
     Conflict,
     PreconditionFailed,
@@ -259,7 +259,7 @@ class State:
         await self._store(
             lambda origin: self.store.put_columns(subject, name, columns, origin),
             f"columns of {subject}",
-            about_bundle(name),
+            about_bundle(name) if subject == "bundle" else about_item(name),
         )
 
     async def turn(self, name: str, value: float | None) -> None:

@@ -179,10 +179,6 @@ function stands(bundle, found) {
     takers: t("count.takers", { count: found.popularity }),
   });
   const levels = new Set(found.steps.map((step) => step.in_lists));
-  const rise =
-    found.rises_at === null
-      ? t(levels.size > 1 ? "bundles.doesNotRise" : "bundles.cannot")
-      : t("bundles.rises", { takers: t("count.takers", { count: found.rises_at }) });
   return panel(
     t("bundles.stands"),
     "stands-title",
@@ -197,8 +193,19 @@ function stands(bundle, found) {
           here: t("bundles.now"),
         })
       : null,
-    element("p", { class: "caption", id: "standing" }, `${now} ${rise}`),
+    element("p", { class: "caption", id: "standing" }, `${now} ${rise(found, levels.size > 1)}`),
   );
+}
+
+/** What it would take to stand in more lists. */
+function rise(found, counts) {
+  if (found.rises_at !== null) {
+    return t("bundles.rises", { takers: t("count.takers", { count: found.rises_at }) });
+  }
+  if (found.in_lists === found.sampled_users) {
+    return t("bundles.everywhere");
+  }
+  return t(counts ? "bundles.doesNotRise" : "bundles.cannot");
 }
 
 function takers(found) {

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, element, emptiness, fill, skeletons, trouble } from "./dom.js";
-import { bundleLink, describe } from "./names.js";
+import { bundleLink, describe, itemTitle } from "./names.js";
 import { has, moment, number, percent, t } from "./words.js";
 
 export async function show() {
@@ -12,7 +12,8 @@ export async function show() {
   }
   try {
     const [{ since, events }, model, statistics] = await Promise.all([api.happened(), api.models(), api.statistics()]);
-    await describe(events.map((event) => event.bundle_id).filter(Boolean), []);
+    const named = (field) => events.map((event) => event[field]).filter(Boolean);
+    await describe(named("bundle_id"), named("item_id"));
     const started = {
       time: model.loaded_at,
       text: t("happened.started", { model: model.model, fingerprint: model.fingerprint.slice(0, 8) }),
@@ -56,7 +57,7 @@ function line(event) {
         kind: event.kind,
         knob: has(`knob.${event.knob}`) ? t(`knob.${event.knob}`) : event.knob,
         value: event.value === null ? t("happened.asStarted") : number(event.value ?? 0),
-        item: event.item_id,
+        item: event.item_id === undefined ? "" : itemTitle(event.item_id),
         model: event.model?.slice(0, 8),
         reason: event.reason ?? "",
         generation: event.generation,
@@ -97,10 +98,14 @@ function sides(statistics, model) {
     { class: "panel" },
     element("h2", {}, t("happened.sides")),
     element(
-      "table",
-      { class: "sides" },
-      element("thead", {}, element("tr", {}, columns.map(([name]) => element("th", { scope: "col" }, t(name))))),
-      element("tbody", {}, found.map((side) => element("tr", {}, columns.map(([, write]) => element("td", {}, write(side)))))),
+      "div",
+      { class: "wide" },
+      element(
+        "table",
+        { class: "sides" },
+        element("thead", {}, element("tr", {}, columns.map(([name]) => element("th", { scope: "col" }, t(name))))),
+        element("tbody", {}, found.map((side) => element("tr", {}, columns.map(([, write]) => element("td", {}, write(side)))))),
+      ),
     ),
   );
 }

@@ -5,7 +5,7 @@ import { listed, percent, t } from "./words.js";
 
 /** One or two sentences for a person who does not know the model. */
 export function reason(why, contents) {
-  return [trust(why, contents), byHistory(why), byItems(why)].filter(Boolean).join(" ");
+  return [trust(why, contents), byHistory(why), byKind(why), byItems(why)].filter(Boolean).join(" ");
 }
 
 /** The parts of a score that are drawn: history and items where it tells them apart, and youth where it counts. */
@@ -50,10 +50,22 @@ function byHistory(why) {
   return t("reason.alsoTook", { bundles: listed(own) });
 }
 
+/** What is foretold of a bundle of this size and these items, compared with the usual one; the same for everybody. */
+function foretold(why) {
+  return why.terms.find((term) => term.name === "prospects") ?? { share: 0, weight: 0 };
+}
+
+/** Said where that speaks for the bundle, and more than anything else. */
+function byKind(why) {
+  const { share, weight } = foretold(why);
+  const isMost = weight > 0 && share > Math.max(why.history, why.items - share, 0);
+  return isMost ? t("reason.prospects") : "";
+}
+
 function byItems(why) {
   const inside = distinct(carrying(why.bundle_items, "item_id").map(itemTitle));
   const own = distinct(carrying(why.user_items, "item_id").map(itemTitle));
-  if (why.items <= 0 || inside.length === 0) {
+  if (why.items - foretold(why).share <= 0 || inside.length === 0) {
     return "";
   }
   const fits = t("reason.fits", { count: inside.length, items: listed(inside) });

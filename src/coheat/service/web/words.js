@@ -41,7 +41,7 @@ export function moment(text) {
 }
 
 export function percent(share) {
-  const value = share * 100;
+  const value = Math.round(share * 10_000) / 100;
   if (value > 0 && value < 1) {
     return t("number.under", { shown: number(0.01, { style: "percent" }) });
   }
