@@ -31,6 +31,7 @@ from coheat.models.base import FloatArray, Model, ModelConfig, numpy
 from coheat.rng import Randomness
 from coheat.runs import contents_of
 from coheat.served import Block, Curve, Knob, Layers, Overlap, Served
+from coheat.served.forest import FEATURES, STATISTICS, Forest
 
 JSON = {"Content-Type": "application/json"}
 TEMPERATURE = 60.0
@@ -84,7 +85,8 @@ class RandomVectors(Model):
 
 
 class RandomEmber(RandomVectors):
-    """The default model's form: three blocks as wide as a view, four overlaps, a bias and a knob."""
+    """The default model's form: three blocks as wide as a view and one of prospects, which is a number and a
+    forest, four overlaps, a bias and a knob."""
 
     def served(self) -> Served:
         data, half = self.data, self.config.embedding_size
@@ -109,9 +111,25 @@ class RandomEmber(RandomVectors):
         lines = ((-9.0, 0.0), (0.0, 0.0), (0.5, 0.0))
         knob = Knob(1.0, (0.0, 1.0, 2.0), (0.0, 8.0), lines, (0.0, 0.5, 1.0), "a welcome")
         parts = [(block, users[block.name], bundles[block.name]) for block in blocks]
+        parts.append(self._prospects())
         return Served.create(
             self.relations, parts, overlaps=overlaps, bias=rising, knobs={"welcome": knob}
         ).turned(welcome=1.0)
+
+    def _prospects(self) -> tuple[Block, FloatArray, FloatArray]:
+        """A number for each bundle, the same whoever asks, and trees that find that of a new one."""
+        trees, depth = 300, 3
+        asked = np.arange(trees * depth).reshape(trees, depth) % FEATURES
+        thresholds, values = (
+            self._random(name, trees, width).astype(np.float64)
+            for name, width in (("thresholds", depth), ("leaves", 2**depth))
+        )
+        forest = Forest(0.0, asked, thresholds, values)
+        items = np.abs(self._random("statistics", self.data.n_items, STATISTICS))
+        young = Curve.constant(0.0, 0.5)
+        block = Block("prospects", "items", 1, young, items, forest=forest)
+        ones = np.ones((self.data.n_users, 1), dtype=np.float32)
+        return block, ones, self._random("prospects", self.data.n_bundles, 1)
 
 
 def tanh_curves(temperature: float) -> tuple[Curve, Curve]:
@@ -221,6 +239,11 @@ class Server:
         found = re.search(r"RssAnon:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) / 1024
+
+    def cpu_seconds(self) -> float:
+        """How much of a processor's time it took so far."""
+        after_name = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ask(

@@ -4,7 +4,7 @@ A model of iFashion's size and of the default model's form (its vectors are rand
 this one sends requests at random moments of the given mean rate, as many users at once would, and measures
 each from the moment it was due, so that a service that falls behind cannot hide it. Then the rate is raised,
 by a quarter each time, until it saturates; requests that are not answered some seconds after the last was due
-count as errors.
+count as errors. "CPU ms" is the service's own time on a processor for each request.
 
     python benchmarks/service_load.py                        # 200 requests/s for 60 s, then saturation
     python benchmarks/service_load.py --runs 3               # the same three times, each with a new process
@@ -27,7 +27,7 @@ import numpy as np
 from common import write_json
 from rich.console import Console
 from rich.table import Table
-from service_common import IFASHION, RandomEmber, RandomVectors, Size, serving, write_random_artifact
+from service_common import IFASHION, RandomEmber, RandomVectors, Server, Size, serving, write_random_artifact
 
 from coheat.models.base import Model
 
@@ -117,23 +117,29 @@ def measure(port: int, rate: float, seconds: float, n_users: int, seed: int = 0)
     return asyncio.run(open_loop(port, rate, seconds, n_users, seed))
 
 
-def saturation(port: int, n_users: int, seconds: float) -> list[dict[str, Any]]:
+def load(server: Server, rate: float, seconds: float, n_users: int, seed: int) -> dict[str, Any]:
+    """`measure`, and how much of a processor's time the service took for each request."""
+    before = server.cpu_seconds()
+    found = measure(server.port, rate, seconds, n_users, seed)
+    return {**found, "cpu_ms": 1000 * (server.cpu_seconds() - before) / found["requests"]}
+
+
+def saturation(server: Server, n_users: int, seconds: float) -> list[dict[str, Any]]:
     """Ever higher rates until answers fail or no longer come within the goal."""
     found: list[dict[str, Any]] = []
     rate = 300.0
     while not found or not (found[-1]["errors"] or found[-1]["p99_ms"] > 10 * GOAL_P99_MS):
-        found.append(measure(port, round(rate), seconds, n_users, seed=round(rate)))
+        found.append(load(server, round(rate), seconds, n_users, seed=round(rate)))
         rate *= STEP
     return found
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table("requests/s", "requests", "errors", "p50 ms", "p95 ms", "p99 ms", "worst ms")
+    table = Table("requests/s", "requests", "errors", "p50 ms", "p95 ms", "p99 ms", "worst ms", "CPU ms")
     for row in rows:
-        numbers = (row[name] for name in ("p50_ms", "p95_ms", "p99_ms", "worst_ms"))
-        table.add_row(
-            f"{row['rate']:.0f}", str(row["requests"]), str(row["errors"]), *(f"{n:.1f}" for n in numbers)
-        )
+        numbers = (f"{row[name]:.1f}" for name in ("p50_ms", "p95_ms", "p99_ms", "worst_ms"))
+        counts = str(row["requests"]), str(row["errors"])
+        table.add_row(f"{row['rate']:.0f}", *counts, *numbers, f"{row['cpu_ms']:.2f}")
     Console().print(table)
 
 
@@ -154,9 +160,9 @@ def run(
         for number in range(runs):
             with serving(directory) as server:
                 measure(server.port, rate, min(seconds, 3), size.n_users, seed=1)
-                rows.append(measure(server.port, rate, seconds, size.n_users, seed=number))
+                rows.append(load(server, rate, seconds, size.n_users, seed=number))
                 if stage and number == runs - 1:
-                    rows += saturation(server.port, size.n_users, stage)
+                    rows += saturation(server, size.n_users, stage)
     return rows
 
 

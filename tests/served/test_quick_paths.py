@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coheat.served import Csr
-from coheat.served.bundles import FEW_PEOPLE, STRETCH, Rows
+from coheat.served.bundles import FEW_PEOPLE, OVERLAY, STRETCH, Rows
 from coheat.served.ranking import ROWS_TOGETHER, rank_rows
 from coheat.served.relations import distinct, stable_order
 
@@ -44,16 +45,29 @@ def test_entries_of_some_rows_are_those_of_each(rows: list[int]) -> None:
 
 @pytest.mark.parametrize("people", [1, 2, FEW_PEOPLE - 1, FEW_PEOPLE])
 @pytest.mark.parametrize("n", [0, 1, STRETCH, 2 * STRETCH + 5])
-def test_products_for_few_and_for_many_people_are_the_same(people: int, n: int) -> None:
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products_for_few_and_for_many_people_are_the_same(
+    people: int, n: int, order: Literal["C", "F"]
+) -> None:
     rng = np.random.default_rng(people + n)
     matrix, vectors = (rng.integers(-9, 9, (size, 8)).astype(np.float32) for size in (n, people))
     changed = np.arange(0, n, 3)
-    rows = Rows.of(matrix).with_rows(changed, -matrix[changed], n)
+    rows = Rows.of(np.array(matrix, order=order)).with_rows(changed, -matrix[changed], n)
     matrix[changed] *= -1
+    np.testing.assert_array_equal(rows.take(np.arange(n)), matrix)
     scratch = np.full((people + 1, n), np.nan, dtype=np.float32)
     found = rows.product(vectors, scratch)
     np.testing.assert_array_equal(found, vectors @ matrix.T)
     assert n == 0 or np.shares_memory(found, scratch)
+
+
+def test_rows_that_are_merged_keep_their_order_in_memory() -> None:
+    matrix = np.asfortranarray(np.arange(8 * (OVERLAY + 1), dtype=np.float32).reshape(-1, 8))
+    everything = np.arange(len(matrix))
+    merged = Rows.of(matrix).with_rows(everything, -matrix, len(matrix))
+    assert not len(merged.changed)
+    assert merged.base.flags.f_contiguous
+    np.testing.assert_array_equal(merged.base, -matrix)
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])

@@ -113,8 +113,8 @@ def _shown(catalogue: Catalogue, asked: Asked, name: str) -> Positions:
 def _ranked(moment: Moment, asked: Asked, blocks: Iterable[Block], n: int) -> Iterator[tuple[Block, Ranked]]:
     """Each block with its people's lists; n people in all. The next block is scored while one is ranked."""
     everything, together = len(moment.catalogue), min(n, ROWS)
-    # Few columns are scored alone, many among all: to copy what is scored costs as much as to score 8 people.
-    alone = (together + 8) * np.count_nonzero(asked.chosen.allowed) < together * everything
+    # Few columns are scored alone, many among all: to copy what is scored costs as much as to score 12.
+    alone = (together + 12) * np.count_nonzero(asked.chosen.allowed) < together * everything
     columns = asked.columns if alone else NOTHING
     hidden = ~asked.chosen.allowed
     own = moment.served.ration(moment.catalogue.bundles)

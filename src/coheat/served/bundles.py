@@ -21,18 +21,22 @@ YOUNG = 0.5
 """Youth from which on a bundle counts as young where that is a question of yes or no."""
 FEW_TAKERS = 32
 """Takers at which a bundle does no longer, however young it is."""
-FEW_PEOPLE = 24
-"""People up to whom a product is made stretch by stretch. One of the whole matrix would first be copied into
-the order that the library behind it likes best, which for two people takes longer than the product."""
-STRETCH = 1024
-"""Rows that are multiplied together then: they stay in the processor's cache."""
+FEW_PEOPLE = 8
+"""People up to whom a product is made one by one. One for all of them would first copy the matrix into the
+order that the library behind it likes best, which for two people takes longer than both products."""
+STRETCH = 2048
+"""Rows that are multiplied with one after the other then: they stay in the processor's cache."""
 OVERLAY = 4096
 """Changed rows at which the overlay is merged."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A matrix (n, width): the rows of `base`, except those listed in `changed` (in order)."""
+    """A matrix (n, width): the rows of `base`, except those listed in `changed` (in order).
+
+    Where the columns of the base are kept together (numpy's order F), its product with one vector takes half
+    the time: the processor reads ahead of long stretches. Copies of rows take longer, and are few.
+    """
 
     base: Floats
     changed: Positions
@@ -54,10 +58,10 @@ class Rows:
         scores = np.empty((len(vectors), self.n), dtype=np.float32) if scratch is None else scratch
         scores = scores[: len(vectors)]
         if 1 < len(vectors) < FEW_PEOPLE:
-            turned = np.ascontiguousarray(vectors.T)
             for start in range(0, len(self.base), STRETCH):
-                part = self.base[start : start + STRETCH]
-                scores[:, start : start + len(part)] = (part @ turned).T
+                part = self.base[start : start + STRETCH].T
+                for vector, line in zip(vectors, scores, strict=True):
+                    np.matmul(vector, part, out=line[start : start + part.shape[1]])
         elif len(self.base):
             np.matmul(vectors, self.base.T, out=scores[:, : len(self.base)])
         if len(self.changed):
@@ -75,10 +79,13 @@ class Rows:
         return lengths
 
     def take(self, rows: Positions) -> Floats:
-        """Some rows, copied."""
-        found = np.empty((len(rows), self.base.shape[1]), dtype=np.float32)
-        old = rows < len(self.base)
-        found[old] = self.base[rows[old]]
+        """Some rows, copied, in the order in which the base is kept."""
+        if not len(self.base):
+            found = np.empty((len(rows), self.base.shape[1]), dtype=np.float32)
+        elif self.base.flags.f_contiguous:
+            found = self.base.T.take(rows, axis=1, mode="clip").T
+        else:
+            found = self.base.take(rows, axis=0, mode="clip")
         if len(self.changed):
             place = np.minimum(np.searchsorted(self.changed, rows), len(self.changed) - 1)
             newer = self.changed[place] == rows
@@ -110,7 +117,7 @@ class Bundles:
     plain: Rows
     """The blocks' vectors side by side."""
     weighed: Rows
-    """The same, each block times its weight: what a user's vector is multiplied with."""
+    """The same, each block times its weight: what users' vectors are multiplied with."""
     taken: Positions
     youth: Floats
     is_new: npt.NDArray[np.bool_]

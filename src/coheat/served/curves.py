@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,13 +71,13 @@ class Knob:
     meaning: str
     """What the values mean, for whoever turns it wrongly."""
 
-    @property
+    @cached_property
     def curve(self) -> Curve:
         """What it adds as it stands."""
         line = [np.interp(self.value, self.values, column) for column in zip(*self.lines, strict=True)]
         return Curve.through(self.counts, np.zeros(len(line)), line)
 
-    @property
+    @cached_property
     def share(self) -> float:
         """How much of one list young bundles may fill, as it stands."""
         return float(np.interp(self.value, self.values, self.shares))

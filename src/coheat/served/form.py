@@ -258,7 +258,7 @@ class Served:
         """Bundles' vectors as they score, each block times its weight."""
         if all(np.array_equal(line, [1.0]) for b in self.blocks for line in (b.curve.old, b.curve.young)):
             return plain
-        found = np.empty_like(plain)
+        found = np.empty_like(plain, order="F")
         for block, columns in self.columns:
             np.multiply(plain[:, columns], block.curve.at(taken, youth)[:, None], out=found[:, columns])
         return found

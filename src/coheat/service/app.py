@@ -87,8 +87,9 @@ def create_app(
     _describe_keys(app)
     app.mount("/", StaticFiles(directory=WEB, html=True, check_dir=False), name="explorer")
     app.state.readiness = Readiness(state, keys)
-    app.add_middleware(
-        Middleware,
+    # Around all that the framework puts around the routes: lists are answered without it.
+    app.middleware_stack = Middleware(
+        app.build_middleware_stack(),
         keys=keys,
         metrics=metrics,
         addresses=Addresses(app.openapi),

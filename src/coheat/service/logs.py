@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 MOST_WAITING = 10_000
 REPEATED_SECONDS = 10.0
-GATHERING_SECONDS = 0.01
+GATHERING_SECONDS = 0.05
 ENCODER = json.JSONEncoder(default=str)
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 key_name: contextvars.ContextVar[str | None] = contextvars.ContextVar("key_name", default=None)
@@ -81,14 +81,14 @@ class Unrepeated(logging.Filter):
 
 
 class Aside(logging.Handler):
-    """Hands lines to a thread that writes them, some together: to wake it for each would cost more."""
+    """Keeps lines for a thread that looks every now and then what there is to write: to wake it for each line
+    would cost a list more than to make the line."""
 
     def __init__(self, stream: TextIO):
         super().__init__()
         self.stream = stream
         self.lines: deque[str] = deque()
         self.dropped = 0
-        self.there_are = threading.Event()
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self._write, name="log", daemon=True)
         self.thread.start()
@@ -98,27 +98,21 @@ class Aside(logging.Handler):
             self.dropped += 1
             return
         try:
-            self.lines.append(self.format(record))
+            self.lines.append(self.format(record) + "\n")
         except Exception:
             self.handleError(record)
-        if not self.there_are.is_set():
-            self.there_are.set()
 
     def _write(self) -> None:
-        while not self.ending.is_set() or self.lines:
-            self.there_are.wait()
-            self.ending.wait(GATHERING_SECONDS)
-            self.there_are.clear()  # before the lines are taken: one that comes now is not forgotten
-            while self.lines:
+        while not self.ending.wait(GATHERING_SECONDS) or self.lines:
+            together = "".join(self.lines.popleft() for _ in range(len(self.lines)))
+            if together:
                 with contextlib.suppress(OSError, ValueError):
-                    self.stream.write(self.lines.popleft() + "\n")
-                    if not self.lines:
-                        self.stream.flush()
+                    self.stream.write(together)
+                    self.stream.flush()
 
     def finish(self, seconds: float = 1.0) -> None:
         """Wait a moment until all is written."""
         self.ending.set()
-        self.there_are.set()
         self.thread.join(seconds)
 
 
