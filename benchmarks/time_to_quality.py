@@ -6,10 +6,11 @@ the same mathematics, so it needs as many epochs, which would take it hours: a f
 turns with ours and scaled to an epoch, as `training_speed.py` does. With `--quick`, a model is also trained
 with another preset, which has to reach the quality of the published recipe, not its own.
 
-Only training counts, on both sides; validation does not. Ember learns its weights after the last epoch from a
-second training on a part of the data: that counts too, and whatever of it is not training is charged to both
-sides alike. Its quality after an epoch is the one with the weights that it ends with. Finished trainings are
-not repeated when `--work` names a directory to keep their curves in.
+Only training counts, on both sides; validation does not. With `--patience N` a training of CoHeat or CrossCBR
+stops when the recall has not improved for N epochs; its schedule remains that of all epochs. Ember learns its
+weights after the last epoch from a second training on a part of the data: that counts too, and whatever of it
+is not training is charged to both sides alike. Its quality after an epoch is the one with the weights that it
+ends with. Finished trainings are not repeated when `--work` names a directory to keep their curves in.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,11 @@ NAMES = ("coheat", "crosscbr", "ember")
 COLUMNS = ["model", "preset", "best recall", "epochs", "ours, s", "plain, s", "ratio"]
 
 
-def trained(directory: Path, name: str, preset: str, seed: int) -> Measured:
+class Enough(Exception):
+    """Recall has not improved for long enough."""
+
+
+def trained(directory: Path, name: str, preset: str, seed: int, patience: int | None = None) -> Measured:
     """Train a model; validation recall after every epoch, and what was trained besides these epochs."""
     from coheat.data import read_split
     from coheat.data.dataset import relation
@@ -44,20 +50,30 @@ def trained(directory: Path, name: str, preset: str, seed: int) -> Measured:
     from coheat.rng import Randomness
     from coheat.training import Record, Standing, TrainingSettings, Watcher, fit
 
+    split = read_split(directory)
+    offered = split.candidates("validation")
+
+    def validated(model: Model) -> float:
+        model.eval()
+        found = evaluate(model.served(), split.train, split.validation, (20,), "offered", offered)
+        return float(found.metrics["recall@20"])
+
     class Follower(Watcher):
-        """Keeps the state after each epoch, to be validated when nothing is timed any more."""
+        """Validates after each epoch, when its seconds are taken; or keeps the state to do it later, where a
+        model learns something after the last epoch."""
 
         model: Model
 
-        def __init__(self, keeps: bool = True):
-            self.keeps = keeps
+        def __init__(self, judges: bool = True):
+            self.judges = judges
             self.seconds: list[float] = []
+            self.recall: list[float] = []
             self.states: list[dict[str, Any]] = []
             self.inner: Follower | None = None
 
         def rehearsal(self, model: Model) -> Watcher:
             del model
-            self.inner = Follower(keeps=False)
+            self.inner = Follower(judges=False)
             return self.inner
 
         def begin(
@@ -69,31 +85,33 @@ def trained(directory: Path, name: str, preset: str, seed: int) -> Measured:
         def epoch(self, record: Record, standing: Standing) -> None:
             del standing
             self.seconds.append(record["seconds"])
-            if self.keeps:
+            if not self.judges:
+                return
+            if later := self.model.learned_buffers:
                 state = self.model.state_dict().items()
-                later = self.model.learned_buffers
                 self.states.append({key: value.clone() for key, value in state if key not in later})
+                return
+            self.recall.append(validated(self.model))
+            if patience and max(self.recall) not in self.recall[-patience:]:
+                raise Enough
 
-    split = read_split(directory)
     config, training = resolve_settings(name, preset, {})
     model = MODELS[name](split.train, config, Randomness(seed))
     follower = Follower()
     unseen = replace(split, validation=relation([], [], split.train.user_bundle.shape))
     settings = training.model_copy(update={"evaluate_every": training.epochs})
-    result = fit(model, unseen, settings, watcher=follower)
-    model.eval()
-    recall, offered = [], split.candidates("validation")
+    beyond, besides = 0.0, 0.0
+    with suppress(Enough):
+        beyond = fit(model, unseen, settings, watcher=follower).seconds - sum(follower.seconds)
     for state in follower.states:
         model.load_state_dict(state, strict=False)
-        found = evaluate(model.served(), split.train, split.validation, (20,), "offered", offered)
-        recall.append(float(found.metrics["recall@20"]))
-    besides, beyond = 0.0, result.seconds - sum(follower.seconds)
+        follower.recall.append(validated(model))
     if (inner := follower.inner) is not None:
         share = inner.model.data.user_bundle.nnz / split.train.user_bundle.nnz
         besides = len(inner.seconds) * share
         beyond -= sum(inner.seconds)
     return {
-        "recall": recall,
+        "recall": follower.recall,
         "epoch_seconds": statistics.median(follower.seconds),
         "epochs_besides": besides,
         "seconds_besides": max(beyond, 0.0),
@@ -106,7 +124,7 @@ def curve(chosen: argparse.Namespace, directory: Path, name: str, preset: str, s
     if kept is not None and kept.exists():
         found: Measured = json.loads(kept.read_text(encoding="utf-8"))
         return found
-    found = trained(directory, name, preset, seed)
+    found = trained(directory, name, preset, seed, chosen.patience)
     print(f"{name}, {preset}, seed {seed}: best {max(found['recall']):.4f}", file=sys.stderr, flush=True)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -214,6 +232,7 @@ def main() -> None:
     options.add_argument(
         "--quick", metavar="PRESET", help="also train with this preset, where a model has it"
     )
+    options.add_argument("--patience", type=int, metavar="N", help="epochs without improvement to stop after")
     options.add_argument("--work", type=Path, metavar="DIR", help="keep curves of finished trainings here")
     chosen = options.parse_args()
     from coheat.presets import preset_names
