@@ -285,17 +285,16 @@ def test_time_to_quality_counts_epochs_until_the_published_recipe_is_nearly_reac
         "quick": {"epoch_seconds": 1.0},
         "plain": {"epoch_seconds": 40.0},
     }
-    wanted = [0.198]
-    same = time_to_quality.reached([published], [published], wanted, timed, "youshu")
-    assert same["epochs"] == [2]
+    same = time_to_quality.reached([published], [published], timed, "youshu")
+    assert same["epochs"] == 2
     assert (same["ours_seconds"], same["plain_seconds"]) == (2.5 * 4 + 2, 2.5 * 40 + 2)
-    faster = time_to_quality.reached([published], [quick], wanted, timed, "quick")
-    assert faster["epochs"] == [2]  # within 1% of the published best is not enough with 0.197
+    faster = time_to_quality.reached([published], [quick], timed, "quick")
+    assert faster["epochs"] == 2  # within 1% of the published best is not enough with 0.197
     assert faster["ratio"] == pytest.approx((2.5 * 40 + 2) / 2)
-    never = time_to_quality.reached([published], [{**quick, "recall": [0.1]}], wanted, timed, "quick")
+    never = time_to_quality.reached([published], [quick, {**quick, "recall": [0.1, 0.1]}], timed, "quick")
     assert never["ratio"] is None
     lines = time_to_quality.rows({"coheat": {"presets": {"quick": never}}})
-    assert lines == [["coheat", "quick", "0.1000", "never", "never", "102", "never"]]
+    assert lines == [["coheat", "quick", "0.1750", "never", "never", "102", "never"]]
 
 
 def test_time_to_quality_follows_fit(tiny_directory: Path) -> None:
