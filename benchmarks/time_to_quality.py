@@ -3,9 +3,8 @@
 Each model is trained to its end with its published recipe, the preset of that data set. Its validation
 Recall@20 is measured after every epoch, as the mean over the seeds; the first epoch within 1% of the best one
 counts. The plain side does the same mathematics, so it needs as many epochs, which would take it hours: a few
-of its batches are timed in turns with ours and scaled to an epoch, as `training_speed.py` does. With `--quick`,
-a model is also trained with another preset, which has to reach the quality of the published recipe, not its
-own.
+of its batches are timed in turns with ours and scaled to an epoch, as `training_speed.py` does. With
+`--quick`, a model is trained with another preset too, which has to reach the quality of the published recipe.
 
 Only training counts, on both sides; validation does not. With `--patience N` a training of CoHeat or CrossCBR
 stops when the recall has not improved for N epochs; its schedule remains that of all epochs. Ember learns its
