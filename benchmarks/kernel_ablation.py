@@ -69,7 +69,7 @@ def work(variant: str, directory: Path, like: str, batches: int) -> None:
     from training_speed import our_trainer
 
     replace(VARIANTS[variant][1])
-    trainer = our_trainer(directory, like)
+    trainer = our_trainer(directory, "coheat", like)
     n_timed = min(batches, trainer.n_batches - 1)
     for _ in sys.stdin:
         coming = trainer.begin()

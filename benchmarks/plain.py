@@ -1,9 +1,9 @@
-"""CoHeat the way research code is usually written: the yardstick of our claims about speed.
+"""CoHeat and CrossCBR the way research code is usually written: the yardstick of our claims about speed.
 
 The mathematics are those of `coheat.models` with the published settings; only the manner differs:
 
-- for every batch scipy puts the square adjacency together, drops edges, counts degrees anew and normalises
-  it, and the result becomes a torch COO tensor;
+- for every batch (of CoHeat; for every epoch of CrossCBR) scipy puts the square adjacency together, drops
+  edges, counts degrees anew and normalises it, and the result becomes a torch COO tensor;
 - propagation runs over all nodes, whatever the batch needs;
 - uniformity takes `torch.pdist` of the whole batch;
 - each negative costs one call of a Python function, inside a torch `Dataset`;
@@ -45,6 +45,7 @@ class PlainSettings:
     n_layers: int = 1
     max_temperature: float = 1e4
     contrast_weight: float = 0.1
+    contrast_temperature: float = 0.25
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     user_item_dropout: float = 0.5
@@ -53,8 +54,9 @@ class PlainSettings:
 
     @classmethod
     def of(cls, config: Settings) -> PlainSettings:
-        """The settings of one of our CoHeat configurations."""
-        return cls(**{name: getattr(config, name) for name in cls.__dataclass_fields__})
+        """Those settings of one of our models that the plain version has too."""
+        known = cls.__dataclass_fields__.keys() & type(config).model_fields.keys()
+        return cls(**{name: getattr(config, name) for name in known})
 
 
 # --- graphs -------------------------------------------------------------------------------------
@@ -187,22 +189,64 @@ class PlainCoHeat(nn.Module):
         """tanh(popularity / temperature), (B,)."""
         return torch.tanh(self.popularity / self.temperature)
 
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """What the history view and the affiliation view of each bundle count in its score, (B,) each."""
+        weight = self.history_weight()
+        return weight, 1 - weight
+
+    def contrast(self, history: Tensor, affiliation: Tensor) -> Tensor:
+        """Alignment of the two views plus the mean of their uniformities; rows (n, d) each."""
+        history, affiliation = F.normalize(history, dim=1), F.normalize(affiliation, dim=1)
+        return alignment(history, affiliation) + (uniformity(history) + uniformity(affiliation)) / 2
+
     def loss(self, batch: Batch, graphs: Graphs) -> tuple[Tensor, Tensor]:
         """The ranking loss and the weighted contrast of the two views."""
         users, positives, negatives = batch
         views = self.views(graphs)
-        weight = self.history_weight()
+        of_history, of_affiliation = self.weights()
         history_users, affiliation_users = views.history_users[users], views.affiliation_users[users]
 
         def score(bundles: Tensor) -> Tensor:
             history = (history_users * views.history_bundles[bundles]).sum(dim=1)
             affiliation = (affiliation_users * views.affiliation_bundles[bundles]).sum(dim=1)
-            return weight[bundles] * history + (1 - weight[bundles]) * affiliation
+            return of_history[bundles] * history + of_affiliation[bundles] * affiliation
 
         ranking = -F.logsigmoid(score(positives) - score(negatives)).mean()
-        bundle_part = contrast(views.history_bundles[positives], views.affiliation_bundles[positives])
-        user_part = contrast(history_users, affiliation_users)
+        bundle_part = self.contrast(views.history_bundles[positives], views.affiliation_bundles[positives])
+        user_part = self.contrast(history_users, affiliation_users)
         return ranking, self.settings.contrast_weight * (bundle_part + user_part) / 2
+
+
+class PlainCrossCBR(PlainCoHeat):
+    """CrossCBR with the same three tables, and the views of Ember, which learns them in the same way."""
+
+    drawn: Graphs | None = None
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Edges are dropped once, for all batches of the epoch."""
+        super().begin_epoch(epoch, epochs)
+        self.drawn = super().graphs(training=True)
+
+    def graphs(self, training: bool) -> Graphs:
+        return self.drawn if training and self.drawn else super().graphs(training)
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        ones = torch.ones_like(self.popularity)
+        return ones, ones
+
+    def contrast(self, history: Tensor, affiliation: Tensor) -> Tensor:
+        """Which of the batch's rows (n, d) of one view belongs to each row of the other?"""
+        history, affiliation = F.normalize(history, dim=1), F.normalize(affiliation, dim=1)
+        cosines = affiliation @ history.T
+        return F.cross_entropy(cosines / self.settings.contrast_temperature, torch.arange(len(history)))
+
+
+MODELS: dict[str, type[PlainCoHeat]] = {
+    "coheat": PlainCoHeat,
+    "crosscbr": PlainCrossCBR,
+    "ember": PlainCrossCBR,
+}
+"""What does the same work in an epoch, by our model's name."""
 
 
 def scoring(views: Views, weight: Tensor) -> Callable[[Tensor], Tensor]:
@@ -214,12 +258,6 @@ def scoring(views: Views, weight: Tensor) -> Callable[[Tensor], Tensor]:
         return weight * history + (1 - weight) * affiliation
 
     return score
-
-
-def contrast(history: Tensor, affiliation: Tensor) -> Tensor:
-    """Alignment of the two views plus the mean of their uniformities; rows (n, d) each."""
-    history, affiliation = F.normalize(history, dim=1), F.normalize(affiliation, dim=1)
-    return alignment(history, affiliation) + (uniformity(history) + uniformity(affiliation)) / 2
 
 
 # --- training -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Seconds per training epoch and peak memory: our CoHeat against the plain one, in one run."""
+"""Seconds per training epoch and peak memory: a model of ours against the plain one, in one run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Trainer:
     step: Callable[[Any], Any]
 
 
-def our_trainer(directory: Path, preset: str) -> Trainer:
+def our_trainer(directory: Path, name: str, preset: str) -> Trainer:
     from coheat.data import read_split
     from coheat.graph.allocation import keep_freed_memory
     from coheat.models import MODELS
@@ -49,8 +49,8 @@ def our_trainer(directory: Path, preset: str) -> Trainer:
 
     keep_freed_memory()  # as fit does before it trains
     train = read_split(directory).train
-    config, training = resolve_settings("coheat", preset, {})
-    model = MODELS["coheat"](train, config, Randomness(0))
+    config, training = resolve_settings(name, preset, {})
+    model = MODELS[name](train, config, Randomness(0))
     optimizers = model.optimizers()
 
     def begin() -> Iterator[Any]:
@@ -63,15 +63,15 @@ def our_trainer(directory: Path, preset: str) -> Trainer:
     return Trainer(model.n_batches(training.batch_size), begin, step)
 
 
-def plain_trainer(directory: Path, preset: str) -> Trainer:
+def plain_trainer(directory: Path, name: str, preset: str) -> Trainer:
     import plain
 
     from coheat.data import read_split
     from coheat.presets import resolve_settings
 
     train = read_split(directory).train
-    config, training = resolve_settings("coheat", preset, {})
-    model = plain.PlainCoHeat(train, plain.PlainSettings.of(config))
+    config, training = resolve_settings(name, preset, {})
+    model = plain.MODELS[name](train, plain.PlainSettings.of(config))
     loader = plain.training_loader(train, training.batch_size)
     optimizer = plain.adam(model)
 
@@ -108,9 +108,9 @@ def time_epoch(trainer: Trainer, n_timed: int) -> Measured:
     }
 
 
-def measure(side: str, directory: Path, preset: str, batches: int | None) -> Measured:
+def measure(side: str, directory: Path, name: str, preset: str, batches: int | None) -> Measured:
     """One side's seconds per epoch, after one batch to warm up (ours compiles in it)."""
-    trainer = TRAINERS[side](directory, preset)
+    trainer = TRAINERS[side](directory, name, preset)
     trainer.step(next(trainer.begin()))
     n_timed = trainer.n_batches
     if batches is not None or n_timed > WHOLE_EPOCH:
@@ -134,17 +134,22 @@ def main() -> None:
         help="time N batches of the plain side and 5 N of ours, and scale to the epoch "
         f"(default: the whole epoch up to {WHOLE_EPOCH} batches, else 6)",
     )
+    options.add_argument(
+        "--model", choices=("coheat", "crosscbr", "ember"), default="coheat", help="default: coheat"
+    )
+    options.add_argument("--preset", metavar="NAME", help="the model's preset (default: that of --like)")
     chosen = options.parse_args()
+    preset = chosen.preset or chosen.like
     if chosen.side:
-        print(json.dumps(measure(chosen.side, chosen.data, chosen.like, chosen.batches)))
+        print(json.dumps(measure(chosen.side, chosen.data, chosen.model, preset, chosen.batches)))
         return
     with world_directory(chosen) as directory:
-        arguments: list[object] = ["--data", directory, "--like", chosen.like]
+        arguments: list[object] = ["--data", directory, "--model", chosen.model, "--preset", preset]
         if chosen.batches is not None:
             arguments += ["--batches", chosen.batches]
         sides = take_turns(Path(__file__), chosen.rounds, arguments)
     compare(
-        f"Training CoHeat ({world_name(chosen)}), median of {chosen.rounds}",
+        f"Training {chosen.model} ({world_name(chosen)}), median of {chosen.rounds}",
         sides,
         [
             ("seconds per epoch", "epoch_seconds", ".2f"),
@@ -156,7 +161,8 @@ def main() -> None:
     )
     measured = {
         "world": world_name(chosen),
-        "preset": chosen.like,
+        "model": chosen.model,
+        "preset": preset,
         "ratio": ratio(sides, "epoch_seconds"),
         "memory_ratio": ratio(sides, "peak_megabytes"),
     }

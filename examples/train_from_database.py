@@ -34,11 +34,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a recommender from the tables of a database.")
     parser.add_argument("database", type=Path)
     parser.add_argument("--out", type=Path, default=Path("recommender"))
-    parser.add_argument("--epochs", type=int, default=80)
+    parser.add_argument("--epochs", type=int, help="fewer for a first look")
     options = parser.parse_args()
     with closing(sqlite3.connect(options.database)) as connection:
         tables = {name: read(connection, query) for name, query in QUERIES.items()}
-    recommender = fit_recommender(**tables, epochs=options.epochs)
+    settings = {"epochs": options.epochs} if options.epochs else {}
+    recommender = fit_recommender(**tables, **settings)
     recommender.save(options.out)
     someone = recommender.user_ids[0]
     print(f"kept in {options.out}; the list of {someone}:")

@@ -23,11 +23,15 @@ from quick_python import quick
 from coheat.data import Split, planted_world, read_split
 from coheat.data.sampling import Triples
 from coheat.evaluation import evaluate
+from coheat.models import MODELS
 from coheat.models.base import Progress
 from coheat.models.coheat import CoHeat, CoHeatConfig
-from coheat.models.two_views import Masks
+from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
+from coheat.models.two_views import Masks, TwoViewConfig, TwoViewModel
+from coheat.presets import resolve_settings
 from coheat.rng import Randomness
 from coheat.served import Block, Served
+from coheat.training import Watcher, fit
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -40,6 +44,7 @@ import scaling  # noqa: E402
 import service_common  # noqa: E402
 import settings_grid  # noqa: E402
 import ten_times  # noqa: E402
+import time_to_quality  # noqa: E402
 import training_speed  # noqa: E402
 
 
@@ -55,12 +60,17 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def both_models(split: Split, n_layers: int) -> tuple[CoHeat, plain.PlainCoHeat]:
+def both_models(split: Split, n_layers: int, name: str = "coheat") -> tuple[TwoViewModel, plain.PlainCoHeat]:
     """Our model and the plain one with the same parameters, at the same epoch."""
-    config = CoHeatConfig(n_layers=n_layers, embedding_size=16, user_item_dropout=0.3)
-    ours = CoHeat(split.train, config, Randomness(1))
+    kinds: dict[str, tuple[type[TwoViewModel], type[TwoViewConfig]]] = {
+        "coheat": (CoHeat, CoHeatConfig),
+        "crosscbr": (CrossCBR, CrossCBRConfig),
+    }
+    kind, settings = kinds[name]
+    config = settings(n_layers=n_layers, embedding_size=16, user_item_dropout=0.3)
+    ours = kind(split.train, config, Randomness(1))
     ours.begin_epoch(Progress(20, 100))
-    other = plain.PlainCoHeat(split.train, plain.PlainSettings.of(config))
+    other = plain.MODELS[name](split.train, plain.PlainSettings.of(config))
     other.begin_epoch(20, 100)
     with torch.no_grad():
         for name in ("users", "bundles", "items"):
@@ -88,9 +98,9 @@ def plain_graphs(split: Split, masks: Masks) -> plain.Graphs:
     )
 
 
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_plain_loss_and_gradients_are_ours(split: Split, n_layers: int) -> None:
-    ours, other = both_models(split, n_layers)
+@pytest.mark.parametrize(("name", "n_layers"), [("coheat", 1), ("coheat", 2), ("crosscbr", 1)])
+def test_plain_loss_and_gradients_are_ours(split: Split, name: str, n_layers: int) -> None:
+    ours, other = both_models(split, n_layers, name)
     masks = ours.draw_masks(np.random.default_rng(5))
     assert not masks.history_users.all()
     assert not masks.pooling.all()
@@ -172,6 +182,15 @@ def test_plain_loading_is_ours(tiny_directory: Path) -> None:
     }.items():
         assert matrix.nnz > 0
         assert abs(other[name] - matrix).nnz == 0
+
+
+def test_plain_crosscbr_drops_edges_once_an_epoch(split: Split) -> None:
+    _, other = both_models(split, 1, "crosscbr")
+    first, again = other.graphs(training=True), other.graphs(training=True)
+    assert all(torch.equal(a.to_dense(), b.to_dense()) for a, b in zip(first, again, strict=True))
+    other.begin_epoch(21, 100)
+    assert not torch.equal(first[0].to_dense(), other.graphs(training=True)[0].to_dense())
+    assert other.graphs(training=False)[0]._nnz() == 2 * split.train.user_bundle.nnz
 
 
 def test_a_sample_of_batches_is_scaled_to_the_epoch() -> None:
@@ -258,6 +277,39 @@ def test_training_speed_runs(tiny_directory: Path, tmp_path: Path) -> None:
     assert found["ours"]["peak_megabytes"] > 50
 
 
+def test_time_to_quality_counts_epochs_until_the_published_recipe_is_nearly_reached() -> None:
+    published = {"recall": [0.1, 0.199, 0.2], "epochs_besides": 0.5, "seconds_besides": 2.0}
+    quick = {"recall": [0.197, 0.25], "epochs_besides": 0.0, "seconds_besides": 0.0}
+    timed = {
+        "youshu": {"epoch_seconds": 4.0},
+        "quick": {"epoch_seconds": 1.0},
+        "plain": {"epoch_seconds": 40.0},
+    }
+    same = time_to_quality.reached([published], [published], timed, "youshu")
+    assert same["epochs"] == 2
+    assert (same["ours_seconds"], same["plain_seconds"]) == (2.5 * 4 + 2, 2.5 * 40 + 2)
+    faster = time_to_quality.reached([published], [quick], timed, "quick")
+    assert faster["epochs"] == 2  # within 1% of the published best is not enough with 0.197
+    assert faster["ratio"] == pytest.approx((2.5 * 40 + 2) / 2)
+    never = time_to_quality.reached([published], [quick, {**quick, "recall": [0.1, 0.1]}], timed, "quick")
+    assert never["ratio"] is None
+    lines = time_to_quality.rows({"coheat": {"presets": {"quick": never}}})
+    assert lines == [["coheat", "quick", "0.1750", "never", "never", "102", "never"]]
+
+
+def test_time_to_quality_follows_fit(tiny_directory: Path) -> None:
+    found = time_to_quality.trained(tiny_directory, "ember", "demo", 0)
+    split = read_split(tiny_directory)
+    config, settings = resolve_settings("ember", "demo", {})
+    model = MODELS["ember"](split.train, config, Randomness(0))
+    fit(model, split, settings, watcher=Watcher())
+    assert len(found["recall"]) == settings.epochs
+    metrics = evaluate(model.served(), split.train, split.validation, (20,)).metrics
+    assert found["recall"][-1] == pytest.approx(metrics["recall@20"])
+    assert 0 < found["epochs_besides"] < 10  # the preset's ten, of a part of the interactions
+    assert found["seconds_besides"] > 0
+
+
 def test_evaluation_speed_runs_and_agrees(tiny_directory: Path, tmp_path: Path) -> None:
     found = run("evaluation_speed.py", "--data", tiny_directory, out=tmp_path / "out.json")
     assert found["difference"] <= 1e-6
@@ -285,7 +337,8 @@ def test_scaling_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["training_speed.py", "evaluation_speed.py", "loading_speed.py", "scaling.py"]
+    "script",
+    ["training_speed.py", "time_to_quality.py", "evaluation_speed.py", "loading_speed.py", "scaling.py"],
 )
 def test_help_has_an_example(script: str) -> None:
     done = start(quick("python"), script, "--help")

@@ -290,10 +290,13 @@ def test_changelog_and_citation_have_this_version() -> None:
 def test_the_workflow_tests_every_python_that_we_support() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text(encoding="utf-8"))
     job = workflow["jobs"]["test"]
-    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    tested = job["strategy"]["matrix"]["python"]
+    assert tested == ["3.11", "3.12", "3.13"]
     assert "make test" in [step.get("run") for step in job["steps"]], "the README's command"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["requires-python"] == ">=3.11"
+    assert project["requires-python"] == f">={tested[0]}"
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert named == tested
 
 
 @pytest.mark.parametrize("template", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=str)

@@ -139,7 +139,7 @@ class Ember(CrossCBR):
     contract_settings: ClassVar[Mapping[str, Any]] = {"choose": "fixed"}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
     learned_buffers = ("curves", "lines")
-    # Networks tend to generalise worse from a warm start; this is a remedy (docs/nightly.md).
+    # Networks tend to generalise worse from a warm start; this is a remedy (docs/lab-notes/warm-start.md).
     warm_part = 0.25
     knobs: Tensor
     taken: Tensor
