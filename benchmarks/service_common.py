@@ -124,7 +124,7 @@ class RandomEmber(RandomVectors):
             self._random(name, trees, width).astype(np.float64)
             for name, width in (("thresholds", depth), ("leaves", 2**depth))
         )
-        forest = Forest(0.0, asked, thresholds, values)
+        forest = Forest(asked, thresholds, values)
         items = np.abs(self._random("statistics", self.data.n_items, STATISTICS))
         young = Curve.constant(0.0, 0.5)
         block = Block("prospects", "items", 1, young, items, forest=forest)

@@ -181,7 +181,9 @@ def reached(
         if epochs is None:
             return None
         besides = statistics.mean(one["epochs_besides"] for one in curves)
-        return (epochs + besides) * per_epoch + statistics.mean(one["seconds_besides"] for one in curves)
+        return float(
+            (epochs + besides) * per_epoch + statistics.mean(one["seconds_besides"] for one in curves)
+        )
 
     ours = seconds(own, timed[preset]["epoch_seconds"])
     plain = seconds(published, timed["plain"]["epoch_seconds"])
