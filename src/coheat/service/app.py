@@ -87,9 +87,8 @@ def create_app(
     _describe_keys(app)
     app.mount("/", StaticFiles(directory=WEB, html=True, check_dir=False), name="explorer")
     app.state.readiness = Readiness(state, keys)
-    # Around all that the framework puts around the routes: lists are answered without it.
-    app.middleware_stack = Middleware(
-        app.build_middleware_stack(),
+    app.add_middleware(
+        Middleware,
         keys=keys,
         metrics=metrics,
         addresses=Addresses(app.openapi),
