@@ -180,10 +180,9 @@ def reached(
         epochs = epochs_until(averaged(curves), wanted)
         if epochs is None:
             return None
-        besides = statistics.mean(one["epochs_besides"] for one in curves)
-        return float(
-            (epochs + besides) * per_epoch + statistics.mean(one["seconds_besides"] for one in curves)
-        )
+        besides: float = statistics.mean(one["epochs_besides"] for one in curves)
+        beyond: float = statistics.mean(one["seconds_besides"] for one in curves)
+        return (epochs + besides) * per_epoch + beyond
 
     ours = seconds(own, timed[preset]["epoch_seconds"])
     plain = seconds(published, timed["plain"]["epoch_seconds"])
