@@ -123,6 +123,18 @@ def test_a_few_bundles_or_none_tell_nothing_and_do_no_harm(n: int) -> None:
     assert np.ptp(everyone_young) == 0
 
 
+def test_a_feature_that_is_the_same_everywhere_asks_nothing() -> None:
+    """Nor does a border that a feature does not have, however much is left to explain."""
+    rng = np.random.default_rng(3)
+    points = np.stack([np.ones(40), np.repeat([0.0, 1.0], 20)], axis=1)
+    forest = grown(points, points[:, 1] + rng.normal(size=40), np.ones(40))
+    asked = np.isfinite(forest.thresholds) & (forest.thresholds < np.finfo(np.float64).max)
+    assert asked.any()
+    assert set(forest.asked[asked]) == {1}
+    assert set(forest.thresholds[asked]) == {0.5}
+    np.testing.assert_allclose(grown(points[:, :1], points[:, 1], np.ones(40)).at(points[:, :1]), 0.0)
+
+
 def test_the_mean_of_forests_is_a_forest() -> None:
     rng = np.random.default_rng(2)
     forests = [

@@ -82,6 +82,7 @@ def grown(points: Numbers, wanted: Numbers, weights: Numbers) -> Forest:
     codes = np.stack(
         [np.searchsorted(border, column) for border, column in zip(borders, points.T, strict=True)]
     )
+    real = np.arange(BINS - 1) < np.array([len(border) for border in borders])[:, None]
     asked = np.zeros((TREES, DEPTH), dtype=np.int64)
     thresholds = np.full((TREES, DEPTH), np.finfo(np.float64).max)
     values = np.zeros((TREES, 1 << DEPTH))
@@ -89,7 +90,7 @@ def grown(points: Numbers, wanted: Numbers, weights: Numbers) -> Forest:
     for tree in range(TREES):
         leaf = np.zeros(len(points), dtype=np.int64)
         for level in range(DEPTH):
-            feature, place = _best_question(codes, leaf, 1 << level, weights * left, weights)
+            feature, place = _best_question(codes, real, leaf, 1 << level, weights * left, weights)
             leaf *= 2
             if place >= 0:
                 asked[tree, level], thresholds[tree, level] = feature, borders[feature][place]
@@ -114,11 +115,12 @@ def _borders(column: Numbers, weights: Numbers) -> Numbers:
 
 
 def _best_question(
-    codes: Codes, leaf: Codes, n_leaves: int, left: Numbers, weights: Numbers
+    codes: Codes, real: npt.NDArray[np.bool_], leaf: Codes, n_leaves: int, left: Numbers, weights: Numbers
 ) -> tuple[int, int]:
     """Which feature and border explain most of what is `left`, asked in all leaves alike; -1: none does.
 
-    `codes` (n_features, n) count the borders of each feature that a bundle is above."""
+    `codes` (n_features, n) count the borders of each feature that a bundle is above, and `real`
+    (n_features, BINS - 1) says which borders there are."""
     shape = len(codes), n_leaves, BINS
     cells = (codes + BINS * (leaf + n_leaves * np.arange(len(codes))[:, None])).ravel()
     sums, counted = (
@@ -127,5 +129,6 @@ def _best_question(
     )
     above, counted_above = sums[:, :, -1:] - sums, counted[:, :, -1:] - counted
     gains = (sums**2 / (counted + RIDGE) + above**2 / (counted_above + RIDGE)).sum(axis=1)[:, :-1]
-    feature, place = divmod(int(gains.argmax()), BINS - 1)
-    return (feature, place) if gains[feature, place] > 0 else (0, -1)
+    best = np.where(real, gains, 0.0)
+    feature, place = divmod(int(best.argmax()), BINS - 1)
+    return (feature, place) if best[feature, place] > 0 else (0, -1)
