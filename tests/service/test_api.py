@@ -66,6 +66,7 @@ def test_a_published_bundle_is_in_the_next_answer(run: Path) -> None:
         answer = await publish(client, "new", ["item-1", "moon", "item-2"])
         assert answer.status_code == 201
         assert answer.json()["unknown_item_ids"] == ["moon"]
+        assert (await client.get("/v1/bundles/new")).json()["unknown_item_ids"] == ["moon"]
         rows = (await client.get("/v1/recommendations/user-1?k=1000")).json()
         assert "new" in [row["bundle_id"] for row in rows["recommendations"] if row["is_new"]]
         assert rows["note"].endswith("instead of 1000: there are no more candidates")

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from service_client import linked_run
+from service_client import linked_run, with_client
 from service_common import SMALL
 
 from coheat.service.lists import QUICK_K, QUICK_SECONDS, Asker, Wanted
@@ -47,6 +48,30 @@ def test_everybody_who_asks_is_answered(tmp_path: Path) -> None:
         assert asyncio.run(all_ask()) == [TIMES] * ASKING
     finally:
         state.close()
+
+
+def test_the_same_question_is_answered_together_however_it_is_asked(tmp_path: Path) -> None:
+    """By address and by document, while the model has something else to do."""
+    goes_on, questions = threading.Event(), [f"user-{number}" for number in range(6)]
+
+    async def check(client: httpx.AsyncClient) -> None:
+        state: State = client._transport.app.state.coheat  # type: ignore[attr-defined]
+        state._lists.seconds[ONLY] = QUICK_SECONDS  # too long for the event loop
+        state.threads.model.submit(goes_on.wait, 240)
+        sent = [client.get(f"/v1/recommendations/{user}?k=3") for user in questions[::2]]
+        sent += [client.post("/v1/recommendations", json={"user_id": u, "k": 3}) for u in questions[1::2]]
+        asked = asyncio.gather(*sent)
+        try:
+            while sum(map(len, state._lists._waiting.values())) < len(questions):
+                assert not asked.done()
+                await asyncio.sleep(0.01)
+            assert len(state._lists._waiting) == 1
+        finally:
+            goes_on.set()
+        found = [answer.json() for answer in await asked]
+        assert {one["user_id"]: len(one["recommendations"]) for one in found} == dict.fromkeys(questions, 3)
+
+    with_client(linked_run(tmp_path), check)
 
 
 @pytest.mark.parametrize(
