@@ -109,7 +109,8 @@ def batch(
     for one in report.notes:
         note(one)
     if report.short_lists:
-        note(f"{report.short_lists} lists have fewer than {k} bundles: there are no more candidates")
+        why = "no more candidates are left, or a rule lets no more in"
+        note(f"{report.short_lists} lists have fewer than {k} bundles: {why}")
     kept = f", {report.parts_kept} parts kept" if report.parts_kept else ""
     say(f"{report.rows} rows for {report.users} users in {report.parts_written} parts{kept}")
 
