@@ -192,7 +192,7 @@ def main() -> None:
         place = Path(name)
         # In another process: this one is to be forked, and has no threads.
         made = "import sys, pathlib, service_mutants as one; one.write_bases(pathlib.Path(sys.argv[1]))"
-        subprocess.run([sys.executable, "-c", made, name], check=True)
+        subprocess.run([sys.executable, "-c", made, name], check=True, cwd=Path(__file__).parent)
         artifacts, data = bases_of(place)
         for module in ("cli.data", "cli.recommend", "data.check", "data.stats", "recommender"):
             importlib.import_module(f"coheat.{module}")
