@@ -249,6 +249,7 @@ def test_what_was_shown_lately_is_not_shown_again() -> None:
         ({"boost": [{"factor": 2, "where": {"size": {"is": 1}}}]}, "there is no column 'size'"),
         ({"at_most_per_category": 0}, "at_most_per_category = 0"),
         ({"at_most_young": 20}, "at_most_young = 20"),
+        ({"diverse": "yes"}, "diverse = .yes.: input should be a valid boolean"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused_in_a_sentence(rules: dict[str, Any], said: str) -> None:

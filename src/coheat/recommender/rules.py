@@ -52,7 +52,7 @@ class Rules(Settings):
         le=1,
         description="share of a list that young bundles fill at most, besides the model's limit",
     )
-    diverse: bool = Field(False, description="no two bundles side by side that share most items")
+    diverse: bool = Field(False, strict=True, description="no two bundles side by side that share most items")
 
     @classmethod
     def of(cls, given: Rules | Mapping[str, Any] | None) -> Rules | None:
