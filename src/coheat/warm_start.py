@@ -95,7 +95,7 @@ def _found(
     first = int(has_rows)
     if name not in learned or learned[name].shape[first:] != target.shape[first:]:
         raise ConfigError(
-            f"{artifact.directory}: its {name} does not fit; another version of coheat, or other settings, "
-            "made it; train without --start"
+            f"{artifact.directory}: {name!r} in it has another shape, because another version of coheat or "
+            "other settings made it; train without --start, or retrain with --fresh once"
         )
     return learned[name]
