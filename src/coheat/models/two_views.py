@@ -38,6 +38,7 @@ from coheat.losses import dot_rows
 from coheat.models.base import FloatArray, ModelConfig, Progress, numpy
 from coheat.models.layers import tables
 from coheat.models.preparing import PreparingModel, for_gradients
+from coheat.models.spectral import spectral
 from coheat.rng import Randomness
 from coheat.served import Block, Curve, Layers, Served
 
@@ -72,6 +73,10 @@ class TwoViewConfig(ModelConfig):
         "adam", description="update all rows in each batch, or leave those alone that it does not reach"
     )
     drop_last_batch: bool = Field(True, description="leave the last, incomplete batch of an epoch out")
+    first_vectors: Literal["random", "spectral"] = Field(
+        "random",
+        description="draw the first vectors at random, or have a few products with the graphs give them",
+    )
 
 
 Views = tuple[Tensor, Tensor]
@@ -187,6 +192,18 @@ class TwoViewModel(PreparingModel):
     def begin_epoch(self, progress: Progress) -> None:
         super().begin_epoch(progress)
         self._masks = None
+        if progress.epoch == 1 and self.config.first_vectors == "spectral" and not self.is_warm:
+            self._put_spectral()
+
+    @torch.no_grad()
+    def _put_spectral(self) -> None:
+        """`spectral` vectors in the place of those drawn; who and what has no edges keeps the drawn ones."""
+        drawn = self.users, self.bundles, self.items
+        found = spectral(self.history.full, self.affiliation.full, drawn[1].detach(), drawn[2].detach())
+        for table, rows in zip(drawn, found, strict=True):
+            table.copy_(torch.where(rows.any(dim=1, keepdim=True), rows, table))
+        if self.affiliation_user_table is not None:
+            self.affiliation_user_table.copy_(self.users)
 
     def drawn(self, batch_size: int) -> Iterator[tuple[Triples, Masks]]:
         """The bare batches, each with its masks."""
