@@ -84,6 +84,11 @@ def test_a_kept_row_is_carried_over_where_settings_are_the_same() -> None:
     carried = row(carry_over(fresh, [kept]))
     assert (carried["seeds"], carried["carried"]) == ([0, 1], True)
     assert carried["settings"] == {"rate": 1.0, "later": 2.0}
+    # Another experiment has the same row and has not measured it: whichever comes last, none is lost.
+    unmeasured = document([], {"rate": 1.0})
+    for both in ([kept, unmeasured], [unmeasured, kept]):
+        assert row(carry_over(fresh, both)) == carried
+
     changed = row(carry_over(document([], {"rate": 2.0}), [kept]))
     assert changed["seeds"] == [], "its own command would not give these figures"
     row(kept)["intervals"] = {"recall@20": {"low": 0.4, "high": 0.6, "rival": "N", "p": 0.1}}

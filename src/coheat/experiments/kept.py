@@ -38,9 +38,12 @@ def carry_over(document: Document, kept: Sequence[Document]) -> Document:
     So a table can be measured anew row by row, on several machines or days. Rows whose settings have changed
     since are not carried: their own command would not give them any more.
     """
-    before = {
-        _key(table, row): row for one in kept for table in one.get("tables", []) for row in table["rows"]
-    }
+    before: dict[tuple[Any, ...], Document] = {}
+    for table in (table for one in kept for table in one.get("tables", [])):
+        for row in table["rows"]:
+            known = before.setdefault(_key(table, row), row)
+            if len(row["seeds"]) > len(known["seeds"]):  # several experiments may have the same row
+                before[_key(table, row)] = row
     tables = []
     for table in document.get("tables", []):
         rows = []
