@@ -66,6 +66,7 @@ def document(seeds: list[int], settings: dict[str, float], recall: float = 0.5) 
     row = {
         "name": "M",
         "model": "m",
+        "family": "warm-start",
         "at": None,
         "seeds": seeds,
         "seconds": [10.0 for _ in seeds],
@@ -84,20 +85,44 @@ def test_a_kept_row_is_carried_over_where_settings_are_the_same() -> None:
     carried = row(carry_over(fresh, [kept]))
     assert (carried["seeds"], carried["carried"]) == ([0, 1], True)
     assert carried["settings"] == {"rate": 1.0, "later": 2.0}
-    # Another experiment has the same row and has not measured it: whichever comes last, none is lost.
-    unmeasured = document([], {"rate": 1.0})
-    for both in ([kept, unmeasured], [unmeasured, kept]):
-        assert row(carry_over(fresh, both)) == carried
+    # Another experiment may have the same row, with no seeds or with more than belong here.
+    for seeds in ([], [0, 1, 2, 3, 4]):
+        other = {**document(seeds, {"rate": 1.0}), "experiment": "y"}
+        for both in ([kept, other], [other, kept]):
+            assert row(carry_over(fresh, both)) == carried
 
     changed = row(carry_over(document([], {"rate": 2.0}), [kept]))
     assert changed["seeds"] == [], "its own command would not give these figures"
-    row(kept)["intervals"] = {"recall@20": {"low": 0.4, "high": 0.6, "rival": "N", "p": 0.1}}
-    assert row(carry_over(fresh, [kept]))["intervals"]["recall@20"]["rival"] == "N"
-    beside = document([], {"rate": 1.0})
-    beside["tables"][0]["rows"].append({**row(document([0], {}, 0.2)), "name": "N"})
-    assert row(carry_over(beside, [kept]))["intervals"] == {"recall@20": {"low": 0.4, "high": 0.6}}
     own = row(carry_over(document([0, 1, 2], {"rate": 1.0}, 0.7), [kept]))
     assert own["test"] == {"recall@20": [0.7] * 3}
+
+
+def test_a_row_is_compared_with_its_best_rival_of_all_or_with_none() -> None:
+    def table(**recalls: float) -> dict[str, Any]:
+        """Rows that were measured, if they are named, each compared with its best rival among them."""
+        rows = []
+        for name in "MNO":
+            seeds = [0] if name in recalls else []
+            row = document(seeds, {}, recalls.get(name, 0.0))["tables"][0]["rows"][0]
+            others = {one: recall for one, recall in recalls.items() if one != name}
+            best = max(others, key=lambda one: others[one]) if seeds and others else None
+            compared = {"rival": best, "difference": [0.1, 0.0, 0.2], "p": 0.1} if best else {}
+            bounds = {"low": 0.4, "high": 0.6}
+            intervals = {"recall@20": {**bounds, **compared}} if seeds else {}
+            rows.append({**row, "name": name, "model": name.lower(), "intervals": intervals})
+        return {"experiment": "x", "tables": [{"dataset": "A", "division": "cold", "rows": rows}]}
+
+    def rivals(fresh: dict[str, Any], kept: dict[str, Any]) -> dict[str, str | None]:
+        rows = carry_over(fresh, [kept])["tables"][0]["rows"]
+        return {row["name"]: row["intervals"]["recall@20"].get("rival") for row in rows}
+
+    kept = table(M=0.3, N=0.5, O=0.2)
+    assert rivals(table(), kept) == {"M": "N", "N": "M", "O": "N"}
+    # O is measured anew beside M, which comes out as before: N, carried, was with M in one run.
+    assert rivals(table(M=0.3, O=0.4), kept) == {"M": "N", "N": None, "O": None}
+    # N comes out otherwise, so nothing that was compared with it stands.
+    assert rivals(table(N=0.6), kept) == {"M": None, "N": None, "O": None}
+    assert rivals(table(M=0.3, N=0.5), kept) == {"M": "N", "N": "M", "O": "N"}
 
 
 def test_time_is_told_beforehand_from_what_trainings_took(tmp_path: Path) -> None:

@@ -82,3 +82,21 @@ def intervals(
     for row, p in zip(p_values, holm(list(p_values.values())), strict=True):
         found[row]["p"] = p
     return found
+
+
+def rivals_among(rows: Mapping[int, Mapping[str, Any]]) -> dict[int, list[int]]:
+    """With which others each of these measured rows is compared: those of other models; where yardsticks
+    aside all rows are of one model (an ablation), all others."""
+    methods = {row["model"] for row in rows.values() if row["family"] != "yardstick"}
+    return {
+        number: [
+            other
+            for other in rows
+            if other != number and (len(methods) < 2 or rows[other]["model"] != row["model"])
+        ]
+        for number, row in rows.items()
+    }
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    return str(row["name"]) if row["at"] is None else f"{row['name']} at {row['at']:g}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coheat.errors import ArtifactError
+from coheat.experiments.certainty import rivals_among, row_name
 from coheat.experiments.jobs import Job, measured_path
 from coheat.experiments.writing import read_document
 from coheat.storage import read_json
@@ -33,39 +34,62 @@ def kept_documents(directory: Path | None, names: Iterable[str]) -> list[Documen
 
 
 def carry_over(document: Document, kept: Sequence[Document]) -> Document:
-    """The document with kept rows in the place of its own where they have more seeds and the same settings.
+    """The document with the rows that were kept of this experiment in the place of its own, where they have
+    more seeds and the same settings.
 
     So a table can be measured anew row by row, on several machines or days. Rows whose settings have changed
-    since are not carried: their own command would not give them any more.
+    since are not carried: their own command would not give them any more. A row is compared with its best
+    rival of all; where those two were never in one run, there is no difference to show.
     """
-    before: dict[tuple[Any, ...], Document] = {}
-    for table in (table for one in kept for table in one.get("tables", [])):
-        for row in table["rows"]:
-            known = before.setdefault(_key(table, row), row)
-            if len(row["seeds"]) > len(known["seeds"]):  # several experiments may have the same row
-                before[_key(table, row)] = row
+    own = [one for one in kept if one["experiment"] == document["experiment"]]
+    before = {_place(table): table["rows"] for one in own for table in one.get("tables", [])}
     tables = []
     for table in document.get("tables", []):
+        earlier = {_key(table, row): row for row in before.get(_place(table), [])}
         rows = []
         for row in table["rows"]:
-            old = before.get(_key(table, row))
+            old = earlier.get(_key(table, row))
             if old is not None and len(old["seeds"]) > len(row["seeds"]) and same_settings(old, row):
                 here = ("note", "origin", "overrides", "published", "settings")
                 row = {**old, **{name: row[name] for name in here}, "failures": [], "carried": True}
             rows.append(row)
-        if any(row["seeds"] and not row.get("carried") for row in rows):
-            rows = [_without_differences(row) if row.get("carried") else row for row in rows]
-        tables.append({**table, "rows": rows})
+        runs = [table["rows"], before.get(_place(table), [])]
+        tables.append({**table, "rows": _compared(rows, runs)})
     return {**document, "tables": tables} if tables else document
 
 
-def _without_differences(row: Document) -> Document:
-    """A carried row beside fresh ones: its rival may not be the best any more."""
-    found = {
-        metric: {bound: one[bound] for bound in ("low", "high")}
-        for metric, one in row.get("intervals", {}).items()
-    }
-    return {**row, "intervals": found} if found else row
+def _compared(rows: Sequence[Document], runs: Sequence[Sequence[Document]]) -> list[Document]:
+    """The rows with those of their differences that compare them with the best rival of all, from any of the
+    `runs` in which both have the figures that they have here."""
+    measured = {number: row for number, row in enumerate(rows) if row["seeds"]}
+    rivals = rivals_among(measured)
+    found = list(rows)
+    for number, row in measured.items():
+        intervals = {}
+        for metric, interval in row.get("intervals", {}).items():
+            intervals[metric] = {bound: interval[bound] for bound in ("low", "high")}
+            if rivals[number]:
+                best = max(rivals[number], key=lambda one: statistics.mean(rows[one]["test"][metric]))
+                known = (_difference(row, rows[best], metric, run) for run in runs)
+                intervals[metric] = next((one for one in known if one), intervals[metric])
+        if intervals:
+            found[number] = {**row, "intervals": intervals}
+    return found
+
+
+def _difference(row: Document, best: Document, metric: str, run: Sequence[Document]) -> Document | None:
+    """The interval of the row in a run that compared it with this rival, if both had the same figures."""
+    then = {row_name(one): one for one in run}
+    own, other = (then.get(row_name(one)) for one in (row, best))
+    if own is None or other is None:
+        return None
+    same = all(a["test"].get(metric) == b["test"][metric] for a, b in ((own, row), (other, best)))
+    found: Document = own.get("intervals", {}).get(metric, {})
+    return found if same and found.get("rival") == row_name(best) else None
+
+
+def _place(table: Document) -> tuple[str, str]:
+    return table["dataset"], table["division"]
 
 
 def row_key(dataset: str, division: str, name: str, model: str, at: float | None) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coheat import __version__
 from coheat.data.stats import stats
-from coheat.experiments.certainty import Samples, intervals
+from coheat.experiments.certainty import Samples, intervals, rivals_among, row_name
 from coheat.experiments.jobs import Group, Job, group_for, job_for, read_measured, read_per_user
 from coheat.experiments.plan import Experiment, Row, rows
 from coheat.experiments.published import METRICS, published_counts, published_figures
@@ -209,30 +209,15 @@ def _published(entry: Entry, table: Table) -> dict[str, float] | None:
 
 
 def _add_intervals(found: Sequence[Document], groups: Mapping[int, str], out: Path, metric: str) -> None:
-    """Give every measured row its interval, and that of its difference to the best row of another model.
-
-    Where yardsticks aside all rows are of one model (an ablation), the best other row whatever it is.
-    """
+    """Give every measured row its interval, and that of its difference to its best rival."""
     samples = {
         number: _by_split(out, group, found[number]["seeds"], metric) for number, group in groups.items()
     }
-    methods = {found[number]["model"] for number in groups if found[number]["family"] != "yardstick"}
-    rivals = {
-        number: [
-            other
-            for other in groups
-            if other != number and (len(methods) < 2 or found[other]["model"] != found[number]["model"])
-        ]
-        for number in groups
-    }
+    rivals = rivals_among({number: found[number] for number in groups})
     for number, interval in intervals(samples, rivals).items():
         if "rival" in interval:
-            interval["rival"] = _name(found[interval["rival"]])
+            interval["rival"] = row_name(found[interval["rival"]])
         found[number].setdefault("intervals", {})[metric] = interval
-
-
-def _name(row: Document) -> str:
-    return str(row["name"]) if row["at"] is None else f"{row['name']} at {row['at']:g}"
 
 
 def _by_split(out: Path, directory: str, seeds: Iterable[int], metric: str) -> Samples:
