@@ -24,7 +24,7 @@ docs: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 # Slower than `make test`: every line of Python is watched, in the commands that the tests start too.
-coverage: $(VENV)/installed-dev $(VENV)/browser
+coverage: $(VENV)/installed-dev $(VENV)/browser $(VENV)/postgres
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered
 
 $(VENV)/bin/python:
