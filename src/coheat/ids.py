@@ -106,6 +106,7 @@ class ArrowTexts(Sequence[str]):
             raise ArtifactError(f"{path}: some of its ids are missing or repeated")
         if len(texts) and pc.min(pc.binary_length(texts)).as_py() == 0:
             raise ArtifactError(f"{path}: an id is empty")
+        pa.default_memory_pool().release_unused()  # checking takes many times what is kept
         return cls(texts)
 
     def __len__(self) -> int:

@@ -165,7 +165,11 @@ def read_parquet(path: Path, refuse: Refuse, n_rows: int | None = None) -> pa.Ta
             raise refuse(f"{path}: {total:,} rows; {short}")
         schema = parquet.read_schema(files[0]) if files else pa.schema([])
         texts = [column.name for column in schema if pa.types.is_string(column.type)]
-        table = parquet.read_table(path, read_dictionary=texts)
+        if is_directory:
+            table = parquet.read_table(path, read_dictionary=texts)
+        else:  # what reads directories imports pandas where it is installed: a fifth of a second, 70 MB
+            with parquet.ParquetFile(path, read_dictionary=texts) as file:
+                table = file.read(use_threads=False)
         table.validate(full=True)
         return table
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, RecursionError) as error:

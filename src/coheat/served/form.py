@@ -30,6 +30,7 @@ from coheat.served.fold_in import Layers, lookalike
 from coheat.served.overlap import Belongings, ItemIndex, Overlap, Shared, in_use
 from coheat.served.ranking import Doubles, Floats, Positions, Ration
 from coheat.served.relations import Relations
+from coheat.storage import release_pages
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Served:
         evidence = bundles.taken, bundles.youth
         index = ItemIndex(self.relations.bundle_item.transposed) if self.overlaps else None
         weighed = Rows.of(self.weighed(bundles.plain.base, *evidence))
+        if weighed.base is not bundles.plain.base:
+            release_pages(bundles.plain.base)  # lists are made from the weighed ones
         terms, divisors = self._terms(*evidence), self._divisors(bundles.sizes)
         return replace(
             self, bundles=replace(bundles, weighed=weighed, terms=terms, divisors=divisors, index=index)
