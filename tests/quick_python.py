@@ -213,7 +213,8 @@ def run(connection: socket.socket) -> None:
     os.environ.update(asked["environment"])
     tempfile.tempdir = None  # it follows from the environment
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[1:1] = [place for place in places if place and place not in sys.path]
+    known = sys.path[1:]  # the first is where this file is, and gives way to where the command's code is
+    sys.path[1:1] = [place for place in places if place and place not in known]
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if is_adopted := asked.get("is_adopted", False):
