@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from contextlib import suppress
 from ctypes import CDLL, get_errno
 from functools import cache
@@ -186,12 +187,19 @@ def serve(kind: str) -> None:
     print(directory, flush=True)
     while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
         connection, _ = server.accept()
-        if os.fork() == 0:
+        if fork() == 0:
             server.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             run(connection)
         connection.close()
     shutil.rmtree(directory)
+
+
+def fork() -> int:
+    """Fork; Python 3.12 warns of threads. There is one, of pyarrow's allocator, which is made for that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def reap() -> None:
