@@ -99,6 +99,17 @@ def test_few_choices_leave_the_prior_and_many_leave_it_behind() -> None:
     assert gaps[0] > gaps[1] > gaps[2]
 
 
+def test_a_small_shop_finds_out_that_popular_is_popular() -> None:
+    """Two hundred choices tell that what many took is taken; hand-set curves know nothing of it."""
+    (popularity, youth), grows = world(), by_knot(0.5 * np.arange(len(KNOTS)), 0.0)
+    planted_slope = {"history": by_knot(0.0), "items": by_knot(0.0), "bias": grows}
+    old = np.zeros_like(youth)
+    found = learn(choose(planted_slope, 200), popularity, youth, flat_prior(), NOBODY)["bias"]
+    learned = found.at(popularity, old)
+    assert np.corrcoef(learned, grows.at(popularity, old))[0, 1] > 0.95
+    assert learned.std() > 0.5 * grows.at(popularity, old).std()
+
+
 def test_what_makes_a_few_bundles_popular_is_not_taken_for_a_rule() -> None:
     """One bundle in four of the young is liked for a reason of its own."""
     popularity, youth = world()

@@ -23,7 +23,8 @@ The prior is springs, each in units of choices, on the deviation from hand-set c
 the mean of an old line, of which much is known, and stronger in all else; between neighbouring counts, and
 between young and old where many takers make youth irrelevant; and one that pulls each bundle's own appeal to
 none. With few choices the hand-set curves stay; with many the data decide, also which of several overlaps
-count at all.
+count at all. The bias of the old may be any straight line over the knots nearly for free: by hand, having
+been taken often says nothing by itself, which is right only where the learned vectors already say it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ LEVEL = 20.0
 one from some dozens."""
 SHRINK = 200.0
 """Choices that the hand-set shape of a line is worth, per weight."""
+LINE = 1.0
+"""Choices that it is worth that the old bias is no straight line but none at all. In a small shop vectors say
+little of how popular a bundle is, and the bias has to."""
 SMOOTH = 300.0
 """Choices that it is worth that neighbouring weights of an old line deviate alike."""
 SMOOTHER = 10.0
@@ -123,12 +127,13 @@ def learn(
     if problem is None:
         return dict(prior)
     springs = _springs(counts, level, shrink, smooth, tie)
+    of_bias = _springs(counts, level, shrink, smooth, tie, free_line=True)
     scales = problem.scales[:, None]
 
     def objective(flat: Numbers) -> tuple[float, Numbers]:
         moved, appeals = flat[: expected.size].reshape(expected.shape), flat[expected.size :]
         value, by_curves, by_appeals = problem.loss((expected + moved / scales).ravel(), appeals)
-        pulled = moved @ springs
+        pulled = np.concatenate([moved[:-1] @ springs, moved[-1:] @ of_bias])
         energy = 0.5 * float((pulled * moved).sum() + APPEAL * appeals @ appeals)
         gradient = by_curves.reshape(expected.shape) / scales + pulled
         return value + energy, np.concatenate([gradient.ravel(), by_appeals + APPEAL * appeals])
@@ -158,13 +163,20 @@ def spread(counts: Numbers, popularity: Indices, youth: Numbers) -> tuple[Indice
     )
 
 
-def _springs(counts: Numbers, level: float, shrink: float, smooth: float, tie: float) -> Numbers:
-    """The quadratic form (2 * n_knots, 2 * n_knots) that pulls deviations to zero and to each other."""
+def _springs(
+    counts: Numbers, level: float, shrink: float, smooth: float, tie: float, free_line: bool = False
+) -> Numbers:
+    """The quadratic form (2 * n_knots, 2 * n_knots) that pulls deviations to zero and to each other.
+
+    With `free_line` the old may deviate by any straight line over the knots, and only what bends is pulled.
+    """
     n = len(counts)
     steps = np.diff(np.eye(n), axis=0)
-    mean = np.full((n, n), 1 / n)
+    degree, pull = (1, LINE) if free_line else (0, level)
+    basis, _ = np.linalg.qr(np.vander(np.arange(n) - (n - 1) / 2, degree + 1))
+    bends = np.diff(np.eye(n), degree + 1, axis=0)
     young = shrink * np.eye(n) + SMOOTHER * smooth * steps.T @ steps
-    old = shrink * np.eye(n) + smooth * steps.T @ steps + (level - shrink) * mean
+    old = shrink * np.eye(n) + smooth * bends.T @ bends + (pull - shrink) * basis @ basis.T
     across = np.diag(tie * counts / (counts + MANY))
     return np.block([[old + across, -across], [-across, young + across]])
 
