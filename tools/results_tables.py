@@ -134,14 +134,16 @@ def summary() -> str:
 def warm_up() -> dict[str, dict[str, dict[str, float]]]:
     """Recall and held-out takers by the takers that a bundle kept in training, by model.
 
-    Of the first seed, which all models have: another one draws other bundles.
+    Means over the seeds that all models have: another one draws other bundles.
     """
+    measured = [row for _, row in rows(("warm-up",)) if row["seeds"]]
+    common = min(len(row["seeds"]) for row in measured)
     found = {
         row["name"]: {
-            level: {name: values[0] for name, values in one.items()} for level, one in row["warm_up"].items()
+            level: {name: statistics.mean(values[:common]) for name, values in one.items()}
+            for level, one in row["warm_up"].items()
         }
-        for _, row in rows(("warm-up",))
-        if row["seeds"]
+        for row in measured
     }
     return dict(sorted(found.items(), key=lambda one: -sum(level[METRICS[0]] for level in one[1].values())))
 
@@ -154,7 +156,7 @@ def first_days() -> str:
     lines = [f"| takers kept in training | {' | '.join(names)} |", "| --- |" + " ---: |" * len(levels)]
     for name, found in models.items():
         lines.append(f"| {name} | {' | '.join(short([found[level][METRICS[0]]], 3) for level in levels)} |")
-    counts = [f"{found['positives']:,}" for found in next(iter(models.values())).values()]
+    counts = [f"{found['positives']:,.0f}" for found in next(iter(models.values())).values()]
     lines.append(f"| *held-out takers* | {' | '.join(counts)} |")
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -321,7 +322,9 @@ class _Run:
         """Whether there is anything to validate on."""
         return bool(self.split.validation.nnz)
 
-    def turned(self, served: Served, knob: str, values: Sequence[float]) -> list[dict[str, float]]:
+    def turned(
+        self, served: Served, knob: str, values: Sequence[float]
+    ) -> tuple[list[dict[str, float]], npt.NDArray[np.float64]]:
         """See `coheat.models.base.Validation`."""
         k, bundles, stands = self.settings.k, served.bundles, served.knobs[knob]
         knobs = [stands.turned(knob, value) for value in values]

@@ -81,11 +81,13 @@ def test_shifts_of_one_pass_are_each_evaluated_alone(case: Case, k: int, seed: i
     shifts = np.random.default_rng(seed).integers(-3, 4, size=(4, case.table.shape[1])).astype(np.float32)
     offered = np.arange(case.table.shape[1]) % 3 < 2
     assume(offered[case.held_out.indices].any())
-    found = evaluate_shifted(
+    found, added = evaluate_shifted(
         TableScorer(case.table), case.train, case.held_out, k, shifts, [None] * 4, offered=offered
     )
     assert len(found) == 4
-    for metrics, shift in zip(found, shifts, strict=True):
+    assert (added[:, ~offered] == 0).all()
+    for metrics, of_bundles, shift in zip(found, added, shifts, strict=True):
+        assert of_bundles.sum() == pytest.approx(sum(metrics.values()))
         scorer = TableScorer(case.table + shift)
         alone = evaluate(scorer, case.train, case.held_out, (k,), "offered", offered).metrics
         expected = {name: alone[name] for name in (f"recall@{k}", f"ndcg@{k}")}
@@ -98,7 +100,7 @@ def test_shifts_over_several_blocks_of_users() -> None:
     held_out = random_relation(rng, (n_users, 30), 0.1)
     train = world_with(random_relation(rng, (n_users, 30), 0.1))
     table, shifts = rng.normal(size=(n_users, 30)), rng.normal(size=(2, 30)).astype(np.float32)
-    found = evaluate_shifted(TableScorer(table), train, held_out, 5, shifts, [None] * 2)
+    found, _ = evaluate_shifted(TableScorer(table), train, held_out, 5, shifts, [None] * 2)
     for metrics, shift in zip(found, shifts, strict=True):
         alone = evaluate(TableScorer(table.astype(np.float32) + shift), train, held_out, (5,)).metrics
         assert metrics == pytest.approx({name: alone[name] for name in metrics}, abs=1e-12)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from coheat.models.contest import FADE, LIST, LOW, Contest, offset_for_share
+from coheat.models.contest import FADE, LIST, LOW, Contest, offset_for_share, trusted
 from coheat.models.curves import COUNTS
 
 KNOTS = np.array(COUNTS)
@@ -109,3 +109,33 @@ def test_the_offset_gives_new_bundles_their_places(known: np.ndarray, new: np.nd
     both = np.concatenate([known, new + offset + 1e-6], axis=1)
     lists = np.argsort(-both, axis=1, kind="stable")[:, :5]
     assert abs(int((lists >= 5).sum()) - places) <= 1  # one entry may turn within the rounding
+
+
+VALUES = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0])
+
+
+def judged(wanted: np.ndarray) -> np.ndarray:
+    """Bundles each of which is found best with one of the VALUES (n_values, n_bundles)."""
+    return np.exp(-np.abs(np.log(VALUES + 0.25)[:, None] - np.log(wanted + 0.25)))
+
+
+def welcome_of(added: np.ndarray, usual: float) -> float:
+    return float(VALUES[trusted(VALUES, added, usual, np.random.default_rng(0))])
+
+
+def test_validation_is_believed_where_many_bundles_agree() -> None:
+    assert welcome_of(judged(np.full(300, 10.0)), usual=2.0) == 10.0
+    assert welcome_of(judged(np.full(300, 0.0)), usual=4.0) == 0.0
+
+
+def test_a_single_popular_bundle_does_not_settle_the_welcome() -> None:
+    """Eight bundles are found best as usual; a ninth, that outweighs them, if new ones come first."""
+    added = judged(np.array([2.0] * 8 + [10.0]))
+    added[:, -1] *= 12
+    assert VALUES[added.sum(axis=1).argmax()] == 10.0
+    assert 2.0 < welcome_of(added, usual=2.0) < 10.0
+    assert welcome_of(np.tile(added, 100), usual=2.0) == 10.0
+
+
+def test_where_validation_finds_nothing_the_usual_welcome_stays() -> None:
+    assert welcome_of(np.zeros((len(VALUES), 5)), usual=3.0) == 3.0

@@ -133,9 +133,10 @@ def evaluate_shifted(
     rations: Sequence[Ration | None],
     established: Mask | None = None,
     offered: Mask | None = None,
-) -> list[dict[str, float]]:
+) -> tuple[list[dict[str, float]], npt.NDArray[np.float64]]:
     """Recall and nDCG at k with each row of `shifts` (n, n_bundles) added to all scores, and lists rationed
-    as the same one of `rations` says: scored only once.
+    as the same one of `rations` says: scored only once. And what each bundle adds to their sum
+    (n, n_bundles).
 
     With a mask of `established` bundles also which share of all positives is found and among them; with one
     of `offered` bundles only these are candidates and positives.
@@ -143,12 +144,14 @@ def evaluate_shifted(
     relevant, users = _judged(held_out, _candidate_mask(train, "all", None) if offered is None else offered)
     known = None if established is None else metrics.restrict(relevant, established)
     found: list[dict[str, float]] = []
+    added: list[metrics.PerBundle] = []
     for ranked in top_shifted(scorer, users, train.user_bundle, k, shifts, rations, offered):
+        added.append(metrics.by_bundle(ranked, relevant, k))
         recall, ndcg = metrics.recall(ranked, relevant, k), metrics.ndcg(ranked, relevant, k)
         found.append({f"recall@{k}": float(recall.mean()), f"ndcg@{k}": float(ndcg.mean())})
         if known is not None and known.nnz:
             found[-1]["established"] = float(metrics.hits(ranked, known, k).sum() / relevant.nnz)
-    return found
+    return found, np.stack(added)
 
 
 def _candidate_mask(train: BundleData, candidates: Candidates, offered: Mask | None) -> Mask:

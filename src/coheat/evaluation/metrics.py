@@ -17,6 +17,7 @@ from coheat.data.dataset import Indices, Sparse
 from coheat.data.sampling import contains
 
 PerUser = npt.NDArray[np.float64]
+PerBundle = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -46,6 +47,14 @@ def ndcg(ranked: npt.NDArray[Any], relevant: Sparse, k: int) -> PerUser:
     # Both sums are taken in order of rank, so that a perfect list gives exactly 1.
     gained = np.cumsum(hits(ranked, relevant, k) * gains[: ranked.shape[1]], axis=1)[:, -1]
     return _ratio(gained, ideal[np.minimum(np.diff(relevant.indptr), k)])
+
+
+def by_bundle(ranked: npt.NDArray[Any], relevant: Sparse, k: int) -> PerBundle:
+    """What each bundle adds to the mean of recall@k + nDCG@k, (n_bundles,); all users have positives."""
+    found, counts = hits(ranked, relevant, k), np.diff(relevant.indptr)
+    gains = 1 / np.log2(np.arange(2, k + 2))
+    worth = 1 / counts[:, None] + gains[: found.shape[1]] / np.cumsum(gains)[np.minimum(counts, k) - 1, None]
+    return np.bincount(ranked[:, :k][found], worth[found], relevant.shape[1]) / len(counts)
 
 
 def coverage(ranked: npt.NDArray[Any], candidates: Mask, k: int) -> float:

@@ -69,9 +69,12 @@ class Validation(Protocol):
         """Whether there is anything to validate on."""
         ...
 
-    def turned(self, served: Served, knob: str, values: Sequence[float]) -> list[dict[str, float]]:
+    def turned(
+        self, served: Served, knob: str, values: Sequence[float]
+    ) -> tuple[list[dict[str, float]], npt.NDArray[np.float64]]:
         """Recall, nDCG and, where it can be told, which share of all that people took is found and not young
-        (`recall@k`, `ndcg@k`, `established`), with a knob at each of these values."""
+        (`recall@k`, `ndcg@k`, `established`), with a knob at each of these values; and what each bundle adds
+        to recall and nDCG then (n_values, n_bundles)."""
         ...
 
 

@@ -38,6 +38,12 @@ SWEEPS = 4
 CREDIBLE = 20.0
 """Bundles at which a group's own offset counts as much as the one that all stand-ins share: a group of few is
 ruled by how popular one or two of them happen to be."""
+DRAWS = 200
+"""Times that the bundles of validation are drawn anew."""
+DOUBT = float(np.log(2))
+"""How far from the usual welcome the right one may well be, in its logarithm: half of it or twice as much."""
+LEAST = 0.25
+"""Added to a welcome before its logarithm is taken: 0 and hardly anything are not far apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,3 +151,20 @@ def offset_for_share(known: Floats, new: Floats, share: float) -> float:
     lowest, highest = np.min(finite, initial=0.0) - 10.0, np.max(finite, initial=0.0) + 10.0
     place = round(share * len(entry))
     return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
+
+
+def trusted(values: Numbers, added: Numbers, usual: float, rng: np.random.Generator) -> int:
+    """Which of the welcomes `values` (n,) to choose: the best by validation as far as that is sure, and
+    else the usual one.
+
+    `added` (n, n_bundles) is what each bundle's takers add to the judgement. How popular the few bundles are
+    that happen to be held out is chance, so these are drawn anew, and how far the best value then moves says
+    how sure it is: it is averaged with the usual one as two measurements of one number are, by variances.
+    """
+    held_out, logs = added[:, added.any(axis=0)], np.log(values + LEAST)
+    if not held_out.size:
+        return int(np.abs(values - usual).argmin())
+    drawn = logs[(rng.poisson(1.0, (DRAWS, held_out.shape[1])) @ held_out.T).argmax(axis=1)]
+    share = DOUBT**2 / (DOUBT**2 + drawn.var())
+    wanted = share * logs[held_out.sum(axis=1).argmax()] + (1 - share) * np.log(usual + LEAST)
+    return int(np.abs(logs - wanted).argmin())

@@ -17,7 +17,8 @@ bundles, rare ones counting more; own items by number; items of the user's bundl
 **Weights** are learned out of fold from the training part alone (`stand_ins`, `curves`). Some bundles stand
 in for young ones with no or few takers, some interactions are held out, the same model is trained on the
 rest for a few epochs (`rehearsal`), and the curves are those that would have found what was held out. They
-start from, and with few data stay at, hand-set ones: history counts more the more is known, items less.
+start from, and with few data stay at, hand-set ones: history counts more the more is known, items less. Only
+how much it says by itself that many took an established bundle is learned from few data too.
 
 **Youth.** Where the data tell since when a bundle is on offer, its youth is 1 / (1 + (age / young_days)^2): 1
 at its launch, one half at `young_days`. Where they tell how often it was shown, the same with showings in the
@@ -53,7 +54,7 @@ from coheat.data.dataset import BundleData, Indices, Sparse
 from coheat.graph.overlap import FloatArray, rarity, shared_with_taken
 from coheat.models.base import Model, Progress, Validation, numpy
 from coheat.models.companions import companions
-from coheat.models.contest import LOW, Contest
+from coheat.models.contest import LOW, Contest, trusted
 from coheat.models.crosscbr import CrossCBR, CrossCBRConfig
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn
 from coheat.models.prospects import Prospects, prospects
@@ -371,15 +372,16 @@ class Ember(CrossCBR):
         served = self.served().turned(welcome=1.0)
         # Values between those that were measured too: another costs one more ranking of the same scores.
         between = [(low + high) / 2 for low, high in pairwise(WELCOMES[:-1])]
-        values = sorted({*WELCOMES, *between})
-        found = validate.turned(served, "welcome", values)
+        usual, rng = float(self.knobs[0]), self.rng.generator("knob")
+        values = sorted({*WELCOMES, *between, usual})
+        found, added = validate.turned(served, "welcome", values)
         # How many takers of young bundles are held out is an accident of the division; what is not young must
         # not pay for it beyond a limit.
         kept = np.array([one.pop("established", 0.0) for one in found])
         allowed = np.flatnonzero(kept.max() - kept <= max(SACRIFICE * kept.max(), LITTLE))
-        best = max(allowed.tolist(), key=lambda place: sum(found[place].values()))
-        self.knobs[0] = values[best]
-        return found[best]
+        place = int(allowed[trusted(np.array(values)[allowed], added[allowed], usual, rng)])
+        self.knobs[0] = values[place]
+        return found[place]
 
 
 def _numbers(curves: Mapping[str, Curve]) -> Numbers:
