@@ -116,7 +116,7 @@ VALUES = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0])
 
 def judged(wanted: np.ndarray) -> np.ndarray:
     """Bundles each of which is found best with one of the VALUES (n_values, n_bundles)."""
-    return np.exp(-np.abs(np.log(VALUES + 0.25)[:, None] - np.log(wanted + 0.25)))
+    return np.asarray(np.exp(-np.abs(np.log(VALUES + 0.25)[:, None] - np.log(wanted + 0.25))))
 
 
 def welcome_of(added: np.ndarray, usual: float) -> float:
