@@ -119,8 +119,9 @@ def judged(wanted: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(-np.abs(np.log(VALUES + 0.25)[:, None] - np.log(wanted + 0.25))))
 
 
-def welcome_of(added: np.ndarray, usual: float) -> float:
-    return float(VALUES[trusted(VALUES, added, usual, np.random.default_rng(0))])
+def welcome_of(added: np.ndarray, usual: float, established: np.ndarray | None = None) -> float:
+    found = np.ones(len(VALUES)) if established is None else established
+    return float(VALUES[trusted(VALUES, added, found, usual, np.random.default_rng(0))])
 
 
 def test_validation_is_believed_where_many_bundles_agree() -> None:
@@ -139,3 +140,12 @@ def test_a_single_popular_bundle_does_not_settle_the_welcome() -> None:
 
 def test_where_validation_finds_nothing_the_usual_welcome_stays() -> None:
     assert welcome_of(np.zeros((len(VALUES), 5)), usual=3.0) == 3.0
+
+
+def test_established_bundles_pay_for_young_ones_up_to_a_limit_or_as_usual() -> None:
+    """Half of what is found of them is lost from 2 on, and from 4 on all."""
+    established = np.array([0.2, 0.2, 0.19, 0.18, 0.1, 0.1, 0.0, 0.0, 0.0])
+    added = judged(np.full(300, 10.0))
+    assert welcome_of(added, 0.5, established) == 1.0
+    assert welcome_of(added, 3.0, established) == 3.0
+    assert welcome_of(added, 3.0, established / 10) == 10.0  # which is little of all that people took

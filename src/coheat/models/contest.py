@@ -38,6 +38,10 @@ SWEEPS = 4
 CREDIBLE = 20.0
 """Bundles at which a group's own offset counts as much as the one that all stand-ins share: a group of few is
 ruled by how popular one or two of them happen to be."""
+SACRIFICE = 0.25
+"""How much of what is found of established bundles validation may give up for young ones."""
+LITTLE = 0.03
+"""Share of all held-out interactions that it may give up in any case."""
 DRAWS = 200
 """Times that the bundles of validation are drawn anew."""
 DOUBT = float(np.log(2))
@@ -153,18 +157,25 @@ def offset_for_share(known: Floats, new: Floats, share: float) -> float:
     return float(np.clip(entry[place - 1], lowest, highest)) if place else float(lowest)
 
 
-def trusted(values: Numbers, added: Numbers, usual: float, rng: np.random.Generator) -> int:
+def trusted(
+    values: Numbers, added: Numbers, established: Numbers, usual: float, rng: np.random.Generator
+) -> int:
     """Which of the welcomes `values` (n,) to choose: the best by validation as far as that is sure, and
     else the usual one.
 
     `added` (n, n_bundles) is what each bundle's takers add to the judgement. How popular the few bundles are
     that happen to be held out is chance, so these are drawn anew, and how far the best value then moves says
     how sure it is: it is averaged with the usual one as two measurements of one number are, by variances.
+
+    `established` (n,) is the share of all that people took that is found and not young. It must not pay for
+    that chance beyond a limit, or beyond what it pays where nobody validates, at the usual welcome.
     """
-    held_out, logs = added[:, added.any(axis=0)], np.log(values + LEAST)
-    if not held_out.size:
-        return int(np.abs(values - usual).argmin())
-    drawn = logs[(rng.poisson(1.0, (DRAWS, held_out.shape[1])) @ held_out.T).argmax(axis=1)]
-    share = DOUBT**2 / (DOUBT**2 + drawn.var())
-    wanted = share * logs[held_out.sum(axis=1).argmax()] + (1 - share) * np.log(usual + LEAST)
-    return int(np.abs(logs - wanted).argmin())
+    paid = established.max() - established
+    admitted = np.flatnonzero((paid <= max(SACRIFICE * established.max(), LITTLE)) | (values <= usual))
+    held_out, logs = added[admitted][:, added.any(axis=0)], np.log(values[admitted] + LEAST)
+    wanted = np.log(usual + LEAST)
+    if held_out.size:
+        drawn = logs[(rng.poisson(1.0, (DRAWS, held_out.shape[1])) @ held_out.T).argmax(axis=1)]
+        share = DOUBT**2 / (DOUBT**2 + drawn.var())
+        wanted = share * logs[held_out.sum(axis=1).argmax()] + (1 - share) * wanted
+    return int(admitted[np.abs(logs - wanted).argmin()])

@@ -77,10 +77,6 @@ HEAD = 100
 """Candidates that stand to choice for a user among the established bundles, and as many among the young."""
 FEW = 1 / 12
 """What young bundles count as in the shares of lists where they are a smaller part of the catalogue."""
-SACRIFICE = 0.25
-"""How much of what is found of established bundles validation may give up for young ones."""
-LITTLE = 0.03
-"""Share of all held-out interactions that it may give up in any case."""
 FAVOUR = 4.0
 """`welcome` where young bundles are few and nothing else was asked for."""
 PROSPECTS = 0.5
@@ -375,11 +371,8 @@ class Ember(CrossCBR):
         usual, rng = float(self.knobs[0]), self.rng.generator("knob")
         values = sorted({*WELCOMES, *between, usual})
         found, added = validate.turned(served, "welcome", values)
-        # How many takers of young bundles are held out is an accident of the division; what is not young must
-        # not pay for it beyond a limit.
-        kept = np.array([one.pop("established", 0.0) for one in found])
-        allowed = np.flatnonzero(kept.max() - kept <= max(SACRIFICE * kept.max(), LITTLE))
-        place = int(allowed[trusted(np.array(values)[allowed], added[allowed], usual, rng)])
+        established = np.array([one.pop("established", 0.0) for one in found])
+        place = trusted(np.array(values), added, established, usual, rng)
         self.knobs[0] = values[place]
         return found[place]
 
