@@ -63,7 +63,8 @@ def outputs(model: BundleGT, parameters: dict[str, Tensor]) -> tuple[Tensor, Ten
 
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_loss_and_gradients_equal_the_dense_computation(tokens: int) -> None:
-    model = model_for(small_data(), n_layers=2, item_tokens=tokens, bundle_tokens=tokens)
+    sizes = {"item_tokens": tokens, "bundle_tokens": tokens}
+    model = model_for(small_data(), n_layers=2, learn_attention=True, **sizes)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)  # so that attention is far from a plain mean
@@ -84,8 +85,8 @@ def test_loss_and_gradients_equal_the_dense_computation(tokens: int) -> None:
     assert served == pytest.approx((users @ bundles.T).detach().numpy(), rel=1e-4, abs=1e-4)
 
 
-def test_attention_can_stay_as_it_was_drawn() -> None:
-    model = model_for(small_data(), learn_attention=False)
+def test_attention_stays_as_it_was_drawn_unless_it_is_to_be_learned() -> None:
+    model = model_for(small_data())
     assert {name for name, p in model.named_parameters() if not p.requires_grad} == {
         "item_forms",
         "bundle_forms",

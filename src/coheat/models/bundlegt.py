@@ -17,8 +17,9 @@ and one W = W_q^T W_k for each layer and kind. Scores are inner products, the lo
 
 Sequences are cut off at `item_tokens` and `bundle_tokens`. The authors have 70 of each on Youshu; which ones
 of a longer sequence, and how many on the other data sets, is not said. Ours are the first ones in the order
-of the data. In the authors' program W_q and W_k never leave their first, random values, because the optimiser
-does not know of them; the text learns them, and so do we (`learn_attention`).
+of the data. The text learns W_q and W_k. In the authors' program, which the published figures come from, they
+never leave their first, random values, because the optimiser does not know of them; nor do ours, unless
+`learn_attention` says so.
 
 A bundle that nobody took has its items, and nothing that was only ever a negative stands between them and its
 score: it places cold bundles. One that comes after training has no rule, since attention is no sum over
@@ -61,7 +62,9 @@ class BundleGTConfig(ModelConfig):
     )
     item_tokens: int = Field(20, ge=1, description="items of a bundle that attention sees, at most")
     bundle_tokens: int = Field(20, ge=1, description="bundles of a user that attention sees, at most")
-    learn_attention: bool = Field(True, description="learn W; in the authors' program it stays as drawn")
+    learn_attention: bool = Field(
+        False, description="learn W, as the text says; in the authors' program it stays as drawn"
+    )
 
 
 class BundleGT(Model):

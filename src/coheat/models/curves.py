@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, sparse
+from scipy import linalg, optimize, sparse
 
 from coheat.data.dataset import Indices
 from coheat.served import Curve
@@ -62,7 +62,9 @@ MANY = 16.0
 """Takers at which half of `TIE` holds."""
 APPEAL = 1.0
 """Choices that it is worth that a bundle has no appeal of its own."""
-ITERATIONS = 60
+ITERATIONS = 20
+SAMPLE = 100
+"""Users who tell how much is known of each number."""
 
 
 def by_knot(old: npt.ArrayLike, young: npt.ArrayLike | None = None) -> Curve:
@@ -123,44 +125,53 @@ def learn(
     """
     counts = next(iter(prior.values())).counts
     expected = np.stack([np.concatenate([curve.old, curve.young]) for curve in prior.values()])
-    problem = _Problem.of(choices, *spread(counts, popularity, youth), 2 * len(counts), stand_ins)
+    problem = _Problem.of(choices, spread(counts, popularity, youth), stand_ins)
     if problem is None:
         return dict(prior)
     springs = _springs(counts, level, shrink, smooth, tie)
     of_bias = _springs(counts, level, shrink, smooth, tie, free_line=True)
-    scales = problem.scales[:, None]
+    scales, size = problem.scales[:, None], expected.size
 
-    def objective(flat: Numbers) -> tuple[float, Numbers]:
-        moved, appeals = flat[: expected.size].reshape(expected.shape), flat[expected.size :]
-        value, by_curves, by_appeals = problem.loss((expected + moved / scales).ravel(), appeals)
+    def objective(moved: Numbers, appeals: Numbers) -> tuple[float, Numbers, Numbers]:
+        value, by_curves, by_appeals = problem.loss(expected + moved / scales, appeals)
         pulled = np.concatenate([moved[:-1] @ springs, moved[-1:] @ of_bias])
         energy = 0.5 * float((pulled * moved).sum() + APPEAL * appeals @ appeals)
-        gradient = by_curves.reshape(expected.shape) / scales + pulled
-        return value + energy, np.concatenate([gradient.ravel(), by_appeals + APPEAL * appeals])
+        return value + energy, by_curves / scales + pulled, by_appeals + APPEAL * appeals
 
-    start = np.zeros(expected.size + int(stand_ins.sum()))
-    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
-    values = expected + found.x[: expected.size].reshape(expected.shape) / scales
+    # Some numbers are known from thousands of choices and others from none, which takes hundreds of steps. In
+    # units of what is known of each, twenty are as good.
+    of_curves, of_appeals = problem.curvature(expected)
+    unit = np.linalg.cholesky(of_curves + linalg.block_diag(*[springs] * (len(expected) - 1), of_bias))
+    per_appeal = np.sqrt(of_appeals + APPEAL)
+
+    def in_units(flat: Numbers) -> tuple[Numbers, Numbers]:
+        moved = linalg.solve_triangular(unit, flat[:size], lower=True, trans=1)
+        return moved.reshape(expected.shape), flat[size:] / per_appeal
+
+    def in_units_too(flat: Numbers) -> tuple[float, Numbers]:
+        value, by_moved, by_appeals = objective(*in_units(flat))
+        by_units = linalg.solve_triangular(unit, by_moved.ravel(), lower=True)
+        return value, np.concatenate([by_units, by_appeals / per_appeal])
+
+    start = np.zeros(size + len(per_appeal))
+    found = optimize.minimize(
+        in_units_too, start, jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
+    )
+    values = expected + in_units(found.x)[0] / scales
     half = len(counts)
     return {name: Curve(counts, line[:half], line[half:]) for name, line in zip(prior, values, strict=True)}
 
 
-def spread(counts: Numbers, popularity: Indices, youth: Numbers) -> tuple[Indices, Floats]:
-    """Which knots a bundle's weight is made of, and how much of each: both (n_bundles, at most 4).
-
-    Knots are numbered through, those of the young curve behind those of the old one.
-    """
+def spread(counts: Numbers, popularity: Indices, youth: Numbers) -> Floats:
+    """How much of each knot, of the old curve and then of the young, a bundle's weight is made of:
+    (n_bundles, 2 * n_knots)."""
     taken = np.minimum(popularity, counts[-1])
     above = np.clip(np.searchsorted(counts, taken, side="right"), 1, len(counts) - 1)
     share = (taken - counts[above - 1]) / (counts[above] - counts[above - 1])
-    knots = np.stack([above - 1, above, len(counts) + above - 1, len(counts) + above], axis=1)
-    parts = np.stack([1 - share, share, 1 - share, share], axis=1)
-    parts *= np.stack([1 - youth, 1 - youth, youth, youth], axis=1)
-    order = np.argsort(-parts, axis=1, kind="stable")[:, : max(int((parts > 0).sum(axis=1).max()), 1)]
-    return (
-        np.take_along_axis(knots, order, axis=1).astype(np.int64),
-        np.take_along_axis(parts, order, axis=1).astype(np.float32),
-    )
+    line = np.zeros((len(taken), len(counts)))
+    rows = np.arange(len(taken))
+    line[rows, above - 1], line[rows, above] = 1 - share, share
+    return np.concatenate([(1 - youth)[:, None] * line, youth[:, None] * line], axis=1).astype(np.float32)
 
 
 def _springs(
@@ -183,10 +194,14 @@ def _springs(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The likelihood of choices as a function of the numbers of all curves, one behind the other."""
+    """The likelihood of choices as a function of the numbers of all curves, (n_parts, width)."""
 
-    design: sparse.csr_array
-    """(n_entries, n_numbers): a candidate's score is its row times the numbers."""
+    parts: Floats
+    """(n_entries, n_parts): a candidate's parts, and a 1 for the bias."""
+    bundles: Indices
+    """Whose they are."""
+    shares: Floats
+    """(n_bundles, width) what a bundle's weights are made of."""
     starts: Indices
     """Where each user's candidates begin."""
     user: Indices
@@ -199,11 +214,10 @@ class _Problem:
     """Entries whose bundle has an appeal of its own."""
     whose: Indices
     """Which appeal that is."""
+    n_appeals: int
 
     @staticmethod
-    def of(
-        choices: Choices, knots: Indices, shares: Floats, width: int, stand_ins: npt.NDArray[np.bool_]
-    ) -> _Problem | None:
+    def of(choices: Choices, shares: Floats, stand_ins: npt.NDArray[np.bool_]) -> _Problem | None:
         took = choices.taken > 0
         rows = np.flatnonzero(took.any(axis=1))
         if not len(rows):
@@ -214,42 +228,61 @@ class _Problem:
         starts = np.flatnonzero(np.r_[True, np.diff(user) > 0])
         each = np.add.reduceat(took.astype(np.float64), starts)
         weights = np.where(took, (1 / each)[user], 0.0) * (each.sum() / len(rows))
-        scales = np.append(np.maximum(parts.std(axis=0, dtype=np.float64), 1e-6), 1.0)
         return _Problem(
-            _design(parts, knots[bundles], shares[bundles], width),
+            np.concatenate([parts, np.ones((len(parts), 1), dtype=np.float32)], axis=1),
+            bundles,
+            shares,
             starts,
             user,
             weights,
             np.add.reduceat(weights, starts),
-            scales,
+            np.append(np.maximum(parts.std(axis=0, dtype=np.float64), 1e-6), 1.0),
             np.flatnonzero(stand_ins[bundles]),
             (np.cumsum(stand_ins) - 1)[bundles[stand_ins[bundles]]],
+            int(stand_ins.sum()),
         )
 
     def loss(self, numbers: Numbers, appeals: Numbers) -> tuple[float, Numbers, Numbers]:
         """Negative log likelihood and its gradients by the numbers and by the appeals."""
-        scores = (self.design @ numbers.astype(np.float32)).astype(np.float64)
+        scores = self._scores(numbers)
         scores[self.entries] += appeals[self.whose]
+        value, chances = self._chances(scores)
+        surplus = chances - self.weights
+        shape = len(self.shares), len(scores)
+        by_bundle = sparse.csc_array(
+            (surplus.astype(np.float32), self.bundles, np.arange(len(scores) + 1)), shape=shape
+        )
+        by_numbers: Numbers = ((by_bundle @ self.parts).T @ self.shares).astype(np.float64)
+        return value - float(self.weights @ scores), by_numbers, self._by_appeal(surplus)
+
+    def curvature(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Second derivatives of the loss without appeals: by all numbers, each in the scale of its part, as
+        some of the users tell them, and by each appeal."""
+        _, chances = self._chances(self._scores(numbers))
+        some = np.arange(0, len(self.starts), max(len(self.starts) // SAMPLE, 1))
+        rows = np.flatnonzero(np.isin(self.user, some))
+        weights = chances[rows, None]
+        scaled = self.parts[rows] / self.scales
+        each = (scaled[:, :, None] * self.shares[self.bundles[rows]][:, None, :]).reshape(len(rows), -1)
+        starts = np.flatnonzero(np.r_[True, np.diff(self.user[rows]) > 0])
+        means = np.add.reduceat(each * weights, starts, axis=0) / np.sqrt(self.per_user[some])[:, None]
+        each *= np.sqrt(weights)
+        by_numbers = (each.T @ each - means.T @ means) * (len(self.starts) / len(some))
+        spread = chances * (1 - chances / self.per_user[self.user])
+        return by_numbers, self._by_appeal(spread)
+
+    def _by_appeal(self, values: Numbers) -> Numbers:
+        """Values of entries (n_entries,) added up for each appeal."""
+        return np.bincount(self.whose, values[self.entries], minlength=self.n_appeals).astype(np.float64)
+
+    def _scores(self, numbers: Numbers) -> Numbers:
+        weights = self.shares @ numbers.T.astype(np.float32)
+        found: Numbers = np.einsum("ep,ep->e", self.parts, weights[self.bundles]).astype(np.float64)
+        return found
+
+    def _chances(self, scores: Numbers) -> tuple[float, Numbers]:
+        """The logs of the users' sums over candidates, added up; and how often to expect each entry."""
         best = np.maximum.reduceat(scores, self.starts)
         odds = np.exp(scores - best[self.user])
         total = np.add.reduceat(odds, self.starts)
-        value = float(self.per_user @ (best + np.log(total)) - self.weights @ scores)
-        surplus = odds * (self.per_user / total)[self.user] - self.weights
-        by_curves = np.asarray(self.design.T @ surplus.astype(np.float32), dtype=np.float64)
-        by_appeals = np.bincount(self.whose, surplus[self.entries], minlength=len(appeals))
-        return value, by_curves, by_appeals.astype(np.float64)
-
-
-def _design(parts: Floats, knots: Indices, shares: Floats, width: int) -> sparse.csr_array:
-    """Each entry's parts, and a 1 for the bias, times the shares of its knots: (n, (n_parts + 1) * width)."""
-    factors = np.concatenate([parts, np.ones((len(parts), 1), dtype=np.float32)], axis=1)
-    blocks = width * np.arange(factors.shape[1])
-    columns = blocks.astype(np.int32)[None, :, None] + knots.astype(np.int32)[:, None, :]
-    values = factors[:, :, None] * shares[:, None, :]
-    short = np.int32 if values.size <= np.iinfo(np.int32).max else np.int64
-    starts = (np.arange(len(parts) + 1) * (values.shape[1] * values.shape[2])).astype(short)
-    found = sparse.csr_array(
-        (values.ravel(), columns.ravel(), starts), shape=(len(parts), width * len(blocks))
-    )
-    found.eliminate_zeros()  # most of it: few users share an item with a bundle, and few bundles are young
-    return found
+        return float(self.per_user @ (best + np.log(total))), odds * (self.per_user / total)[self.user]
