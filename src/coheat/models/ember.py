@@ -91,7 +91,12 @@ Metrics = dict[str, float]
 
 
 class EmberConfig(CrossCBRConfig):
-    """Settings of Ember. Those of the learned views are CrossCBR's."""
+    """Settings of Ember. Those of the learned views are CrossCBR's, with more contrast and decay."""
+
+    contrast_weight: float = Field(
+        0.15, ge=0, description="weight of the contrast between the views (lambda_1)"
+    )
+    weight_decay: float = Field(4e-4, ge=0, description="L2 weight (lambda_2)")
 
     negatives: Literal["all", "warm"] = Field(
         "warm", description="draw negatives from all bundles, or from those with training interactions"
