@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,10 @@ def our_trainer(directory: Path, name: str, preset: str) -> Trainer:
     train = read_split(directory).train
     config, training = resolve_settings(name, preset, {})
     model = MODELS[name](train, config, Randomness(0))
-    optimizers = model.optimizers()
+    optimizers, epochs = model.optimizers(), count(1)
 
     def begin() -> Iterator[Any]:
-        model.begin_epoch(Progress(1, training.epochs))
+        model.begin_epoch(Progress(next(epochs), training.epochs))  # first vectors are made in the first
         return iter(model.batches(training.batch_size))
 
     def step(batch: Any) -> list[float]:

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -62,6 +62,7 @@ from coheat.models.rehearsed import Rehearsed, left_by
 from coheat.models.stand_ins import StandIns, divide
 from coheat.rng import Randomness
 from coheat.served import Block, Csr, Curve, Knob, Overlap, Relations, Served
+from coheat.served.ranking import ahead
 
 WELCOMES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
 """Values of the knob that a trained model can be served with; others are interpolated."""
@@ -71,7 +72,7 @@ OWN = 0.4
 """What an own item says in the overlap, beside 1 / sqrt(size) from each of the user's bundles with it."""
 LEARNERS, JUDGES, AT_ONCE = 2000, 600, 64
 """Users from whose choices curves are learned, in whose lists places are counted, and scored at a time."""
-SCORES_AT_ONCE = 1 << 22
+SCORES_AT_ONCE = 1 << 21
 """Numbers of one part of a score that are held together: among many bundles fewer users at a time."""
 HEAD = 100
 """Candidates that stand to choice for a user among the established bundles, and as many among the young."""
@@ -330,9 +331,12 @@ class Ember(CrossCBR):
         users = rng.permutation(np.flatnonzero(np.diff(apart.held_out.indptr)))[:LEARNERS]
         parts, bundles, marks = [], [], []
         groups = [~young & ~excluded, young & ~excluded]
-        for block in _blocks(users, len(youth)):
+
+        def scored(block: Indices) -> tuple[Indices, FloatArray, FloatArray]:
             of_block = inner.parts(block)
-            scores = _sum(of_block, self._prior(), inner.bundles.taken, youth)
+            return block, of_block, _sum(of_block, self._prior(), inner.bundles.taken, youth)
+
+        for block, of_block, scores in ahead(partial(scored, block) for block in _blocks(users, len(youth))):
             scores[:, excluded] = -np.inf
             scores[apart.kept.user_bundle[block].nonzero()] = -np.inf
             chosen, real = candidates(scores, groups, HEAD)
@@ -363,7 +367,7 @@ class Ember(CrossCBR):
             scores[rows[kept], columns[kept]] = -np.inf
             return scores
 
-        blocks = (scored(block) for block in _blocks(users, len(taken)))
+        blocks = ahead(partial(scored, block) for block in _blocks(users, len(taken)))
         return Contest.of_blocks(blocks, young, taken, self.data.popularity)
 
     def finish(self, validate: Validation) -> Metrics | None:
