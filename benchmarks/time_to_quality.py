@@ -10,7 +10,8 @@ Only training counts, on both sides; validation does not. With `--patience N` a 
 stops when the recall has not improved for N epochs; its schedule remains that of all epochs. Ember learns its
 weights after the last epoch from a second training on a part of the data: that counts too, and whatever of it
 is not training is charged to both sides alike. Its quality after an epoch is the one with the weights that it
-ends with. Finished trainings are not repeated when `--work` names a directory to keep their curves in.
+ends with, and with the knob that is best then. Finished trainings are not repeated when `--work` names a
+directory to keep their curves in.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def trained(directory: Path, name: str, preset: str, seed: int, patience: int | 
     split = read_split(directory)
     offered = split.candidates("validation")
 
-    def validated(model: Model) -> float:
-        model.eval()
-        found = evaluate(model.served(), split.train, split.validation, (20,), "offered", offered)
+    def validated(model: Model, **knobs: float) -> float:
+        served = model.eval().served().turned(**knobs)
+        found = evaluate(served, split.train, split.validation, (20,), "offered", offered)
         return float(found.metrics["recall@20"])
 
     class Follower(Watcher):
@@ -104,9 +105,13 @@ def trained(directory: Path, name: str, preset: str, seed: int, patience: int | 
     with suppress(Enough):
         beyond = fit(model, unseen, settings, watcher=follower).seconds - sum(follower.seconds)
     beyond += surplus(follower.seconds)
+    knobs = {
+        name: max(knob.values, key=lambda value: validated(model, **{name: value}))
+        for name, knob in (model.eval().served().knobs if follower.states else {}).items()
+    }
     for state in follower.states:
         model.load_state_dict(state, strict=False)
-        follower.recall.append(validated(model))
+        follower.recall.append(validated(model, **knobs))
     if (inner := follower.inner) is not None:
         share = inner.model.data.user_bundle.nnz / split.train.user_bundle.nnz
         besides = len(inner.seconds) * share

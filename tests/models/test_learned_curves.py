@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coheat.data.dataset import Indices
+from coheat.models import curves
 from coheat.models.curves import COUNTS, Choices, Numbers, by_knot, candidates, learn, spread
 from coheat.served import Curve
 
@@ -158,6 +159,15 @@ def test_learned_curves_minimise_the_obvious_loss() -> None:
             for by in (-0.3, 0.3):
                 moved = by_knot(curve.old + by * (np.arange(len(KNOTS)) == at), curve.young)
                 assert loss(found | {name: moved}) > loss(found) - 1e-5
+
+
+def test_a_few_steps_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Springs and choices tell some numbers thousands of times better than others; steps in plain units would
+    still be under way."""
+    choices, (popularity, youth) = choose(planted(), 2000), world()
+    found = learn(choices, popularity, youth, flat_prior(), youth > 0)
+    monkeypatch.setattr(curves, "ITERATIONS", 1000)
+    assert distance(found, learn(choices, popularity, youth, flat_prior(), youth > 0)) < 0.003
 
 
 def test_an_overlap_that_says_nothing_gets_no_weight() -> None:
