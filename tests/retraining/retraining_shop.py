@@ -26,7 +26,7 @@ from coheat.cli import main
 USERS, BUNDLES, ITEMS = 100, 80, 60
 START = 1_700_000_000
 DAY = 86_400
-SETTINGS = ["embedding_size=8", "epochs=8", "rehearsal_epochs=2", "batch_size=64"]
+SETTINGS = ["embedding_size=8", "epochs=12", "rehearsal_epochs=2", "batch_size=64"]
 PROGRAM = [sys.executable, "-c", "from coheat.cli import main; main()"]
 
 

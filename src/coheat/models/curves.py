@@ -259,17 +259,19 @@ class _Problem:
         """Second derivatives of the loss without appeals: by all numbers, each in the scale of its part, as
         some of the users tell them, and by each appeal."""
         _, chances = self._chances(self._scores(numbers))
-        some = np.arange(0, len(self.starts), max(len(self.starts) // SAMPLE, 1))
-        rows = np.flatnonzero(np.isin(self.user, some))
-        weights = chances[rows, None]
-        scaled = self.parts[rows] / self.scales
-        each = (scaled[:, :, None] * self.shares[self.bundles[rows]][:, None, :]).reshape(len(rows), -1)
-        starts = np.flatnonzero(np.r_[True, np.diff(self.user[rows]) > 0])
-        means = np.add.reduceat(each * weights, starts, axis=0) / np.sqrt(self.per_user[some])[:, None]
-        each *= np.sqrt(weights)
-        by_numbers = (each.T @ each - means.T @ means) * (len(self.starts) / len(some))
+        found = np.zeros((numbers.size, numbers.size))
+        ends = np.append(self.starts, len(self.user))
+        some = range(0, len(self.starts), max(len(self.starts) // SAMPLE, 1))
+        for user in some:
+            rows = slice(ends[user], ends[user + 1])
+            scaled, shares = self.parts[rows] / self.scales, self.shares[self.bundles[rows]]
+            each = (scaled[:, :, None] * shares[:, None, :]).reshape(len(shares), -1)
+            weighed = each.T * chances[rows]
+            mean = weighed.sum(axis=1)
+            found += weighed @ each - np.outer(mean, mean) / self.per_user[user]
+        found *= len(self.starts) / len(some)
         spread = chances * (1 - chances / self.per_user[self.user])
-        return by_numbers, self._by_appeal(spread)
+        return found, self._by_appeal(spread)
 
     def _by_appeal(self, values: Numbers) -> Numbers:
         """Values of entries (n_entries,) added up for each appeal."""
